@@ -1,8 +1,9 @@
-"""Contractions: sums of products of two reads. Matrix products, convolutions, their gradients.
+"""Contractions as loop nests: matrix products, convolutions, and the gradients of both.
 
-A tile of results is held in registers: some rows of a few vectors each. Along the vector axis one
-factor is read as vectors, and along the row axes the other is broadcast, so that each value fetched
-serves several multiply-adds. `plan` chooses the loops, `emit` writes the nest.
+A contraction is a sum of products of two reads, its factors. A tile of results is held in
+registers: some rows of a few vectors each. Along the vector axis one factor is read as vectors, and
+along the row axes the elements of the other are broadcast, so that each value that is loaded serves
+several multiply-adds. `plan` chooses the loops, and `emit` writes the nest.
 """
 
 from .border import unread

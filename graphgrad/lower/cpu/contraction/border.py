@@ -1,9 +1,10 @@
-"""Sums over a tensor inside a border of zeros, without the copy that has the border.
+"""Sums over a padded tensor that read the tensor itself and not its padded copy.
 
-Where each element is used only a few times, as in a depthwise convolution, making the copy takes as
-long as the sum. The tensor itself is read instead, and terms outside of it are left out. For finite
-values that is the same sum. Otherwise it is the better one: a border's zero times an infinite
-weight would be no number, and here such a term adds nothing.
+A border is the zeros that such a copy has around the tensor. Where each element is used only a few
+times, as in a depthwise convolution, making the copy takes as long as the sum. The tensor itself is
+read instead, and terms outside of it are left out. For finite values that is the same sum.
+Otherwise it is the better one: a zero of the border times an infinite weight would be NaN, and here
+such a term adds nothing.
 """
 
 from __future__ import annotations
@@ -27,35 +28,39 @@ if TYPE_CHECKING:
 def read_inside_border(
     contraction: Contraction, borders: Mapping[Any, Border]
 ) -> Contraction | None:
-    """A contraction that reads what is inside borders; None if it reads no such copy.
+    """The same contraction reading tensors in place of their padded copies.
+
+    None if it reads no padded copy.
 
     Parameters
     ----------
     contraction : Contraction
     borders : dict
-        By buffer, what it is a copy of. All its extents are static.
+        From the buffer of each padded copy to what it is a copy of, all of whose extents are
+        static.
     """
-    inside: dict[int, tuple[Any, ...]] = {}
+    distances_by_factor: dict[int, tuple[Any, ...]] = {}
     factors = list(contraction.factors)
-    for number, load in enumerate(contraction.loads):
+    for factor_number, load in enumerate(contraction.loads):
         border = borders.get(buffer_of(load))
         if border is None:
             continue
         shifted = zip(load.indices, border.before, strict=True)
         indices = [index - before for index, before in shifted]
-        read = tirx.BufferLoad(border.source, indices)
-        factors[number] = _replace_load(factors[number], read)
-        inside[number] = tuple(_distances(contraction, read))
-    if not inside:
+        load_from_source = tirx.BufferLoad(border.source, indices)
+        factors[factor_number] = _replace_load(factors[factor_number], load_from_source)
+        distances_by_factor[factor_number] = tuple(_distances(contraction, load_from_source))
+    if not distances_by_factor:
         return None
-    return replace(contraction, factors=(factors[0], factors[1]), inside=inside)
+    return replace(contraction, factors=(factors[0], factors[1]), inside=distances_by_factor)
 
 
 def reads_both_along(contraction: Contraction, axis: Any) -> bool:
-    """Whether both factors are read in vectors along an axis, without crossing a border.
+    """Whether both factors are read in vectors along an axis, and none crosses a border along it.
 
-    Each element read is then used by no more results than a window has places.
+    Each element that is read is then used by no more results than a window has taps.
     """
+    # Whether a term lies inside the tensor must be the same for all lanes of a vector.
     return all(contraction.step(factor, axis) for factor in (0, 1)) and not any(
         uses(distance, axis.var) for distance in contraction.distances
     )
@@ -64,16 +69,16 @@ def reads_both_along(contraction: Contraction, axis: Any) -> bool:
 def unread(
     found: Sequence[Stage], nests: Mapping[str, Any], borders: Mapping[Any, Border]
 ) -> list[str]:
-    """The names of the stages that made copies which no nest and no other stage reads.
+    """The names of the stages that make padded copies which nothing reads any more.
 
     Parameters
     ----------
     found : sequence of Stage
-        All of the kernel.
+        All stages of the kernel.
     nests : dict
-        What takes the place of stages, by their names.
+        From the name of a stage to the nest that takes its place; None if the stage is dropped.
     borders : dict
-        By buffer, what it is a copy of.
+        From the buffer of each padded copy to what it is a copy of.
     """
 
     def is_read(buffer: Any, stage: Stage) -> bool:
@@ -88,17 +93,21 @@ def unread(
     ]
 
 
-def _distances(contraction: Contraction, read: Any) -> Iterable[Any]:
-    """Yield how far indices are from the first and the last element, if they may lie beyond."""
+def _distances(contraction: Contraction, load: Any) -> Iterable[Any]:
+    """Yield the distances of a load's indices from the first and from the last element.
+
+    They are affine functions of the axes, and negative outside of the tensor. Those that are
+    provably never negative are left out.
+    """
     analyzer = tvm.sym.Analyzer()
     for axis in contraction.axes:
         zero = tirx.const(0, str(axis.var.ty.dtype))
         analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(zero, contraction.extent(axis)))
-    for index, extent in zip(read.indices, buffer_of(read).shape, strict=True):
+    for index, extent in zip(load.indices, buffer_of(load).shape, strict=True):
         for distance in (index, extent - 1 - index):
-            simple = analyzer.simplify(distance)
-            if not analyzer.can_prove(simple >= 0):
-                yield simple
+            simplified = analyzer.simplify(distance)
+            if not analyzer.can_prove(simplified >= 0):
+                yield simplified
 
 
 def _replace_load(factor: Any, read: Any) -> Any:
@@ -106,5 +115,5 @@ def _replace_load(factor: Any, read: Any) -> Any:
 
 
 def _loads(statement: Any, buffer: Any) -> bool:
-    found = nodes_in(statement, Load)
-    return any(load.source.same_as(buffer) for load in found)
+    loads = nodes_in(statement, Load)
+    return any(load.source.same_as(buffer) for load in loads)

@@ -1,4 +1,4 @@
-"""The elements of one tile: loops over them, and the registers in which they are added up."""
+"""The elements of one tile: the loops over them, and the registers in which they are added up."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ....ir.loops import ceil_div, loop, loops, sequence, variable
 from .plan import Plan
 
 _MIN_HEAP_BYTES = 1024
-"""Bytes from which TVM allocates a buffer of its own kind on the heap."""
+"""TVM allocates inner buffers of a kernel of this many bytes or more on the heap."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """An element of a tile.
+    """An element of a tile, by its position.
 
     Attributes
     ----------
     rows : sequence of Expr
-        Where it is along the rows of the tile.
+        The position along each row axis of the tile.
     column : Expr
-        Where it is along the vector axis.
+        The position along the vector axis.
     register : BufferLoad or None
-        What has been added up there, if loops go over registers.
+        The sum so far of this element; None where the loops do not go over registers.
     """
 
     rows: Sequence[Any]
@@ -36,24 +36,24 @@ class Place:
     register: Any = None
 
     def keep(self, value: Any) -> Any:
-        """The store of a value in the register."""
+        """The statement that stores a value in the element's register."""
         return tirx.BufferStore(self.register.source, value, self.register.indices)
 
 
 @dataclass(frozen=True)
 class Registers:
-    """The results of a tile while they are added up.
+    """The buffers in which the results of a tile are added up.
 
-    LLVM makes registers of small buffers on the stack, whatever else a loop does. From the heap,
-    where TVM puts larger ones, elements get into registers for the length of an innermost loop at
-    best, and only if that neither branches nor fetches ahead. So the rows are divided among
-    buffers.
+    LLVM makes registers of small buffers on the stack, whatever else a loop does. Elements of a
+    buffer on the heap, where TVM puts larger ones, are in registers during an innermost loop at
+    best, and only if that loop neither branches nor prefetches. So the rows of a tile are divided
+    among several small buffers.
 
     Attributes
     ----------
     buffers : tuple of Buffer
     length : int
-        Rows along the first axis in each but the last.
+        The number of rows along the first row axis in each buffer; the last one may have fewer.
     """
 
     buffers: tuple[Any, ...]
@@ -63,12 +63,13 @@ class Registers:
 def registers_of(plan: Plan, dtype: str) -> Registers:
     """Registers for a tile of values of `dtype`."""
     lengths = [length for _, length in plan.rows] or [1]
+    # Buffers are divided along the first row axis alone; each has at least one row of it.
     first, inner = lengths[0], [*lengths[1:], plan.width]
-    slice_bytes = tvm.DataType(dtype).itemsize
+    row_bytes = tvm.DataType(dtype).itemsize
     for extent in inner:
-        slice_bytes *= extent
-    count = ceil_div(first, max((_MIN_HEAP_BYTES - 1) // slice_bytes, 1))
-    length = ceil_div(first, count)
+        row_bytes *= extent
+    buffer_count = ceil_div(first, max((_MIN_HEAP_BYTES - 1) // row_bytes, 1))
+    length = ceil_div(first, buffer_count)
     sizes = [min(length, first - start) for start in range(0, first, length)]
     buffers = [tirx.decl_buffer([size, *inner], dtype, "registers") for size in sizes]
     return Registers(tuple(buffers), length)
@@ -81,38 +82,40 @@ def each_element(
     guard: Callable[[Sequence[Any]], Any] | None = None,
     registers: Registers | None = None,
 ) -> Any:
-    """The statements for each element of a tile, vector by vector.
+    """The loops that run a statement for each element of a tile, vector by vector.
 
     Parameters
     ----------
     plan : Plan
     element : callable
-        From a place to the statement.
+        From an element, a `Place`, to its statement.
     kind : ForKind
-        Of the loops over rows.
+        The kind of the loops over rows.
     guard : callable, optional
-        From the position along the rows to whether anything is done there.
+        From the position along the rows to the condition on which anything is done there.
     registers : Registers, optional
-        Places are then given with theirs.
+        The registers of the tile. If they are given, each `Place` carries its own.
     """
-    parts = []
+    statements = []
     for start, lengths, buffer in _parts(plan, registers):
         rows = [variable("row", _index_dtype(plan)) for _ in lengths]
-        number, lane = (variable(name, _index_dtype(plan)) for name in ("vector", "lane"))
-        column = lane if plan.vectors == 1 else number * plan.lanes + lane
+        vector_number, lane = (variable(name, _index_dtype(plan)) for name in ("vector", "lane"))
+        column = lane if plan.vectors == 1 else vector_number * plan.lanes + lane
         register = None
         if buffer is not None:
-            held = rows or [tirx.const(0, _index_dtype(plan))]
-            register = tirx.BufferLoad(buffer, [*held, column])
-        places = [rows[0] + start, *rows[1:]] if start else rows
-        body = element(Place(places, column, register))
+            # Where a tile has no row axis, its registers still have one, of a single row.
+            register_rows = rows or [tirx.const(0, _index_dtype(plan))]
+            register = tirx.BufferLoad(buffer, [*register_rows, column])
+        # The loops count within one buffer; positions in the tile begin at that buffer's rows.
+        tile_rows = [rows[0] + start, *rows[1:]] if start else rows
+        body = element(Place(tile_rows, column, register))
         body = loop(lane, plan.lanes, body, ForKind.VECTORIZED)
         if plan.vectors > 1:
-            body = loop(number, plan.vectors, body, ForKind.UNROLLED)
+            body = loop(vector_number, plan.vectors, body, ForKind.UNROLLED)
         if guard is not None:
-            body = tirx.IfThenElse(guard(places), body, None)
-        parts.append(loops(zip(rows, lengths, strict=True), body, kind))
-    return sequence(*parts)
+            body = tirx.IfThenElse(guard(tile_rows), body, None)
+        statements.append(loops(zip(rows, lengths, strict=True), body, kind))
+    return sequence(*statements)
 
 
 def _parts(plan: Plan, registers: Registers | None) -> Iterator[tuple[int, list[int], Any]]:
@@ -121,10 +124,10 @@ def _parts(plan: Plan, registers: Registers | None) -> Iterator[tuple[int, list[
     if registers is None:
         yield 0, lengths, None
         return
-    for number, buffer in enumerate(registers.buffers):
-        start = number * registers.length
-        own = [min(registers.length, lengths[0] - start), *lengths[1:]] if lengths else []
-        yield start, own, buffer
+    for part_number, buffer in enumerate(registers.buffers):
+        start = part_number * registers.length
+        part_lengths = [min(registers.length, lengths[0] - start), *lengths[1:]] if lengths else []
+        yield start, part_lengths, buffer
 
 
 def _index_dtype(plan: Plan) -> str:

@@ -1,14 +1,14 @@
 """The loop nest of a contraction, written out as its plan says.
 
-    tasks, parts                      in parallel: of the result, of the sum
-      blocks                          of the sum, such that what they read stays in the cache
-        tiles                         of the result
+    parts, tasks                      in parallel: along the sum, along the result
+      blocks                          along the sum, such that what they read stays in the cache
+        tiles                         along the result
           registers = 0
-          terms                       of the sum
+          terms                       along the sum
             rows, vectors, lanes      unrolled, vectorized: registers += factor · factor
           registers → result          or, with parts or blocks, added to partial sums
 
-After unrolling all accesses of the registers have constant indices; this is what lets the code
+After unrolling, all accesses of the registers have constant indices. This is what lets the code
 generator keep them in registers.
 """
 
@@ -31,7 +31,7 @@ from .prefetch import prefetch_later_terms, prefetch_next_rows
 from .store import ResultStore
 
 _Element = Callable[[Place], Any]
-"""From a place in a tile to the value there, or to the statement that is done for it."""
+"""From an element of a tile to its value, or to the statement that is run for it."""
 
 
 def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any:
@@ -42,23 +42,23 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
     contraction : Contraction
     plan : Plan
     result_store : ResultStore
-        What becomes of the results.
+        Stores the results, through an epilogue if there is one.
     """
     kind = ForKind.PARALLEL if plan.parallel else ForKind.SERIAL
     panels = {factor: panels_of(contraction, plan, factor, axis) for factor, axis in plan.packed}
     emitter = _Emitter(contraction, plan, result_store, panels, kind)
-    fills = [filled(contraction, plan, one, kind) for one in panels.values()]
+    fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in panels.values()]
     statement, buffers = emitter.nest()
     return block(
         "contraction",
         *fills,
         statement,
-        buffers=[*(one.buffer for one in panels.values()), *buffers],
+        buffers=[*(factor_panels.buffer for factor_panels in panels.values()), *buffers],
     )
 
 
 class _Emitter:
-    """Writes the loops around one contraction, whose copies of factors are there already."""
+    """The writer of the loops of one contraction, whose panels are filled already."""
 
     def __init__(
         self,
@@ -75,36 +75,49 @@ class _Emitter:
         self._kind = kind
 
     def nest(self) -> tuple[Any, list[Any]]:
-        """The loops over all tasks, and the buffers that they need."""
+        """The loops over all tasks, and the buffers that must exist around them."""
         plan = self._plan
         frame = Frame(self._contraction, plan)
-        across = [*plan.parts, *plan.tasks]
+        parallel_loops = [*plan.parts, *plan.tasks]
         if not plan.accumulates:
             body = frame.around(plan.tiles, self._tile(frame, None, []))
-            return frame.in_parallel(across, body, self._kind), []
-        scope = [*across, *plan.tiles] if plan.parts else list(plan.tiles)
+            return frame.in_parallel(parallel_loops, body, self._kind), []
+        # Parts outlive their tasks: their sums are added up after the parallel loop, so each tile
+        # of each part has a place of its own. Blocks alone are done with when their task is.
+        scope = [*parallel_loops, *plan.tiles] if plan.parts else list(plan.tiles)
         sums = self._partial_sums(scope)
         body = frame.around([*plan.blocks, *plan.tiles], self._tile(frame, sums, scope))
         if plan.blocks:
-            clear = frame.renewed(plan.tiles)
-            body = sequence(clear.around(plan.tiles, self._clear(clear, sums, scope)), body)
+            clear_frame = frame.renewed(plan.tiles)
+            body = sequence(
+                clear_frame.around(plan.tiles, self._clear(clear_frame, sums, scope)), body
+            )
         if not plan.parts:
-            last = frame.renewed(plan.tiles)
-            body = sequence(body, last.around(plan.tiles, self._store_sums(last, sums, scope)))
-            return frame.in_parallel(across, block("task", body, buffers=[sums]), self._kind), []
-        last = Frame(self._contraction, plan)
-        total = last.in_parallel(
-            [*plan.tasks, *plan.tiles], self._store_sums(last, sums, scope), self._kind
+            store_frame = frame.renewed(plan.tiles)
+            body = sequence(
+                body, store_frame.around(plan.tiles, self._store_sums(store_frame, sums, scope))
+            )
+            return frame.in_parallel(
+                parallel_loops, block("task", body, buffers=[sums]), self._kind
+            ), []
+        store_frame = Frame(self._contraction, plan)
+        store_nest = store_frame.in_parallel(
+            [*plan.tasks, *plan.tiles], self._store_sums(store_frame, sums, scope), self._kind
         )
-        return sequence(frame.in_parallel(across, body, self._kind), total), [sums]
+        return sequence(frame.in_parallel(parallel_loops, body, self._kind), store_nest), [sums]
 
     def _partial_sums(self, scope: Sequence[Loop]) -> Any:
+        """The buffer with a tile of sums for each trip of the loops in `scope`."""
         lengths = [length for _, length in self._plan.rows]
-        shape = [*(one.trips for one in scope), *lengths, self._plan.width]
+        shape = [*(loop.trips for loop in scope), *lengths, self._plan.width]
         return tirx.decl_buffer(shape, self._contraction.dtype, "partial_sums")
 
     def _tile(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """The statement that computes one tile, and hands it over or adds it to partial sums."""
+        """The statement that computes one tile, and stores it or adds it to partial sums.
+
+        `sums` is the buffer of partial sums, indexed by the loops in `scope`; None if there is
+        none.
+        """
         plan, dtype = self._plan, self._contraction.dtype
         registers = registers_of(plan, dtype)
         zero = tirx.const(0, dtype)
@@ -118,132 +131,164 @@ class _Emitter:
         ]
         buffers = list(registers.buffers)
         if sums is not None:
-            adding = self._add_element(frame, sums, scope)
-            steps.append(each_element(plan, adding, registers=registers))
+            add_to_sums = self._add_element(frame, sums, scope)
+            steps.append(each_element(plan, add_to_sums, registers=registers))
         elif self._stores_vectors() and not (self._sink.once and len(buffers) > 1):
             steps.append(self._store_vectors(frame, _held, ForKind.UNROLLED, registers))
         else:
-            tile, put, got = self._gathered()
-            steps.append(each_element(plan, put, registers=registers))
+            tile, save, load = self._gathered()
+            steps.append(each_element(plan, save, registers=registers))
             if self._stores_vectors():
-                steps.append(self._store_vectors(frame, got, ForKind.UNROLLED))
+                steps.append(self._store_vectors(frame, load, ForKind.UNROLLED))
             else:
-                steps.append(self._store_elements(frame, got))
+                steps.append(self._store_elements(frame, load))
             buffers.append(tile)
         return block("tile", *steps, buffers=buffers)
 
     def _gathered(self) -> tuple[Any, _Element, _Element]:
-        """A buffer for a whole tile, and what puts registers there and gets them back.
+        """A buffer for a whole tile, and the functions that save an element there and load it.
 
-        Then one statement can store all elements, from which it is seen that each is stored once.
+        Registers may be several buffers, each of which would need a statement of its own to store
+        its elements. From this buffer one statement stores all of them, so that a later pass sees
+        that each is stored once.
         """
         plan = self._plan
         lengths = [length for _, length in plan.rows]
         tile = tirx.decl_buffer([*lengths, plan.width], self._contraction.dtype, "tile")
 
-        def put(place: Place) -> Any:
+        def save(place: Place) -> Any:
             return tirx.BufferStore(tile, place.register, [*place.rows, place.column])
 
-        def got(place: Place) -> Any:
+        def load(place: Place) -> Any:
             return tirx.BufferLoad(tile, [*place.rows, place.column])
 
-        return tile, put, got
+        return tile, save, load
 
     def _terms(self, frame: Frame, term: Any) -> Any:
-        """The loops that add all terms to a tile, and fetch what is read next."""
+        """The loops that add all terms to a tile, and prefetch what is read next."""
         plan = self._plan
         term = sequence(*prefetch_later_terms(self._contraction, plan, frame), term)
         if plan.fetched is None:
             return frame.around(plan.terms, term, plan.unrolled)
-        line = frame.around(plan.terms[-1:], term)
+        line_loop = frame.around(plan.terms[-1:], term)
         fetch = prefetch_next_rows(self._contraction, plan, frame)
-        return frame.around(plan.terms[:-1], sequence(fetch, line))
+        return frame.around(plan.terms[:-1], sequence(fetch, line_loop))
 
     def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
-        """The statement that adds a term to each element of a tile, where it is inside the factors.
+        """The statement that adds a term to each element of a tile.
 
-        Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
+        Terms that lie outside of a factor are left out. Most often all rows lie inside, which one
+        condition finds out; only where it fails has each row a condition of its own.
         """
         distances = self._contraction.distances
-        plain = each_element(self._plan, add, registers=registers)
+        unguarded = each_element(self._plan, add, registers=registers)
         if not distances:
-            return plain
+            return unguarded
         rows = [axis for axis, _ in self._plan.rows]
-        own = [one for one in distances if any(uses(one, axis.var) for axis in rows)]
-        common = [one for one in distances if not any(one is other for other in own)]
+        # A term is inside of its factors where all distances are nonnegative. Some depend on the
+        # row; the others are the same for the whole tile.
+        row_distances = [
+            distance for distance in distances if any(uses(distance, axis.var) for axis in rows)
+        ]
+        tile_distances = [
+            distance
+            for distance in distances
+            if not any(distance is row_distance for row_distance in row_distances)
+        ]
 
-        def inside(places: Sequence[Any]) -> Any:
-            at = frame.read(places, frame.number(0))
-            return _all_nonnegative(substitute_values(one, at) for one in own)
+        def row_is_inside(row_positions: Sequence[Any]) -> Any:
+            indices = frame.read(row_positions, frame.number(0))
+            return _all_nonnegative(
+                substitute_values(distance, indices) for distance in row_distances
+            )
 
-        term = plain
-        if own:
-            closest = _all_nonnegative(self._lower_bound(frame, one) for one in own)
-            single = each_element(self._plan, add, guard=inside, registers=registers)
-            term = tirx.IfThenElse(closest, plain, single)
-        if common:
-            at = frame.read([frame.number(0) for _ in rows], frame.number(0))
+        term = unguarded
+        if row_distances:
+            all_rows_inside = _all_nonnegative(
+                self._lower_bound(frame, distance) for distance in row_distances
+            )
+            row_by_row = each_element(self._plan, add, guard=row_is_inside, registers=registers)
+            term = tirx.IfThenElse(all_rows_inside, unguarded, row_by_row)
+        if tile_distances:
+            indices = frame.read([frame.number(0) for _ in rows], frame.number(0))
             term = tirx.IfThenElse(
-                _all_nonnegative(substitute_values(one, at) for one in common), term, None
+                _all_nonnegative(
+                    substitute_values(distance, indices) for distance in tile_distances
+                ),
+                term,
+                None,
             )
         return term
 
     def _lower_bound(self, frame: Frame, distance: Any) -> Any:
         """The least value of an affine function of the axes over all rows of a tile."""
-        places = []
+        # The function is affine, so its minimum lies at the first or at the last row.
+        lowest_rows = []
         for axis, length in self._plan.rows:
-            factor = linear_coefficient(distance, axis.var)
-            assert factor is not None
-            places.append(frame.number(0 if factor >= 0 else length - 1))
-        return substitute_values(distance, frame.read(places, frame.number(0)))
+            coefficient = linear_coefficient(distance, axis.var)
+            assert coefficient is not None
+            lowest_rows.append(frame.number(0 if coefficient >= 0 else length - 1))
+        return substitute_values(distance, frame.read(lowest_rows, frame.number(0)))
 
     def _product(self, frame: Frame, place: Place) -> Any:
+        """One element's term: the product of both factors, read from panels where there are any."""
         plan, rows, column = self._plan, place.rows, place.column
-        at = frame.read(rows, column)
+        indices = frame.read(rows, column)
         row_axes = [axis.var for axis, _ in plan.rows]
         factors = []
-        for number, factor in enumerate(self._contraction.factors):
-            if number in self._panels:
-                panels = self._panels[number]
-                places = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
-                factors.append(panels.at(at, frame.tile_of(panels.axis), places[panels.axis.var]))
+        for factor_number, factor in enumerate(self._contraction.factors):
+            if factor_number in self._panels:
+                panels = self._panels[factor_number]
+                positions = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
+                factors.append(
+                    panels.at(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
+                )
             else:
-                factors.append(substitute_values(factor, at))
+                factors.append(substitute_values(factor, indices))
         return factors[0] * factors[1]
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+        """The statement that sets the partial sums of a tile to zero."""
         zero = tirx.const(0, self._contraction.dtype)
-        place = [frame.tile(one) for one in scope]
+        tile_position = [frame.tile(loop) for loop in scope]
         return each_element(
-            self._plan, lambda one: tirx.BufferStore(sums, zero, [*place, *one.rows, one.column])
+            self._plan,
+            lambda place: tirx.BufferStore(sums, zero, [*tile_position, *place.rows, place.column]),
         )
 
     def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
-        """The statement that adds an element to the partial sums; an only one is stored."""
-        tile = [frame.tile(one) for one in scope]
+        """The function that adds an element to the partial sums.
+
+        Without blocks each partial sum gets one value only, which is stored over what is there.
+        """
+        tile_position = [frame.tile(loop) for loop in scope]
 
         def add(place: Place) -> Any:
-            at, value = [*tile, *place.rows, place.column], place.register
+            position, value = [*tile_position, *place.rows, place.column], place.register
             if self._plan.blocks:
-                value = tirx.BufferLoad(sums, at) + value
-            return tirx.BufferStore(sums, value, at)
+                value = tirx.BufferLoad(sums, position) + value
+            return tirx.BufferStore(sums, value, position)
 
         return add
 
     def _store_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """The statement that adds up a tile's partial sums, part after part, and hands it over."""
-        parts: list[dict[Loop, int]] = [{}]
-        for one in self._plan.parts:
-            assert one.trips is not None
-            parts = [{**chosen, one: trip} for chosen in parts for trip in range(one.trips)]
+        """The statement that adds up the partial sums of a tile, part after part, and stores it."""
+        # Parts are added in a fixed order, so that the result does not depend on the threads.
+        trips_of_parts: list[dict[Loop, int]] = [{}]
+        for loop in self._plan.parts:
+            assert loop.trips is not None
+            trips_of_parts = [
+                {**trips, loop: trip} for trips in trips_of_parts for trip in range(loop.trips)
+            ]
 
         def total(place: Place) -> Any:
             value: Any = None
-            for chosen in parts:
-                tile = [
-                    frame.number(chosen[one]) if one in chosen else frame.tile(one) for one in scope
+            for trips in trips_of_parts:
+                tile_position = [
+                    frame.number(trips[loop]) if loop in trips else frame.tile(loop)
+                    for loop in scope
                 ]
-                term = tirx.BufferLoad(sums, [*tile, *place.rows, place.column])
+                term = tirx.BufferLoad(sums, [*tile_position, *place.rows, place.column])
                 value = term if value is None else value + term
             return value
 
@@ -252,7 +297,8 @@ class _Emitter:
         return self._store_elements(frame, total)
 
     def _stores_vectors(self) -> bool:
-        """Whether vectors of the result are stored as such."""
+        """Whether the result is stored vector by vector, not element by element."""
+        # The last vectors of a ragged axis store elements again that the tile before has stored.
         plan = self._plan
         whole = not (self._sink.once and plan.is_ragged(plan.vector))
         return whole and self._sink.step(plan.vector) == 1
@@ -260,45 +306,51 @@ class _Emitter:
     def _store_vectors(
         self, frame: Frame, value: _Element, kind: ForKind, registers: Registers | None = None
     ) -> Any:
-        """The statement that hands over a tile, vector by vector.
+        """The statement that stores a tile, vector by vector.
 
-        The last columns may be those of the tile before again: the same values.
+        At a ragged end, the first columns are some that the tile before has stored: with the same
+        values.
         """
 
         def store(place: Place) -> Any:
-            at = self._indices(frame, place.rows)
-            at[self._plan.vector.var] = frame.first_column() + place.column
-            return self._guarded(frame, place.rows, self._sink.store(at, value(place)))
+            indices = self._indices(frame, place.rows)
+            indices[self._plan.vector.var] = frame.first_column() + place.column
+            return self._guarded(frame, place.rows, self._sink.store(indices, value(place)))
 
         return each_element(self._plan, store, kind, registers=registers)
 
     def _store_elements(self, frame: Frame, value: _Element) -> Any:
-        """The statement that hands over a tile that is in memory, each element once."""
+        """The statement that stores a tile that is in memory, each element exactly once."""
         plan = self._plan
         rows = [variable("row", frame.dtype) for _ in plan.rows]
         column = variable("column", frame.dtype)
+        # At a ragged end the columns that were computed begin before the tile's start. Only those
+        # from its start on are stored; they lie further on in the buffer, by the difference.
         index = frame.start(plan.vector) + column
-        behind = index - frame.first_column() if plan.is_ragged(plan.vector) else column
-        at = self._indices(frame, rows)
-        at[plan.vector.var] = index
-        body = self._guarded(frame, rows, self._sink.store(at, value(Place(rows, behind))))
+        tile_column = index - frame.first_column() if plan.is_ragged(plan.vector) else column
+        indices = self._indices(frame, rows)
+        indices[plan.vector.var] = index
+        body = self._guarded(
+            frame, rows, self._sink.store(indices, value(Place(rows, tile_column)))
+        )
         if plan.is_ragged(plan.vector):
             body = tirx.IfThenElse(index < frame.number(known(plan.vector)), body, None)
         lengths = [length for _, length in plan.rows]
-        nest = [*zip(rows, lengths, strict=True)]
+        row_loops = [*zip(rows, lengths, strict=True)]
+        # The axis along which the results lie side by side in memory becomes the inner loop.
         if self._sink.step(plan.vector) == 1:
-            return loops([*nest, (column, plan.width)], body)
-        return loops([(column, plan.width), *nest], body)
+            return loops([*row_loops, (column, plan.width)], body)
+        return loops([(column, plan.width), *row_loops], body)
 
     def _indices(self, frame: Frame, rows: Sequence[Any]) -> dict[Any, Any]:
-        """The indices, along all axes but that of vectors, of a row's results."""
-        at = {axis.var: frame.start(axis) for axis in self._contraction.spatial}
+        """The indices of a row's results, by variable; along the vector axis, that of the tile."""
+        indices = {axis.var: frame.start(axis) for axis in self._contraction.spatial}
         for (axis, _), row in zip(self._plan.rows, rows, strict=True):
-            at[axis.var] = at[axis.var] + row
-        return at
+            indices[axis.var] = indices[axis.var] + row
+        return indices
 
     def _guarded(self, frame: Frame, rows: Sequence[Any], body: Any) -> Any:
-        """A statement that is done only for rows that the result has."""
+        """The statement under the condition that the row lies within the result."""
         for (axis, _), row in zip(self._plan.rows, rows, strict=True):
             if self._plan.is_ragged(axis):
                 extent = self._contraction.extent(axis)
@@ -308,8 +360,10 @@ class _Emitter:
 
 
 def _held(place: Place) -> Any:
+    """The value of an element that is still in its register."""
     return place.register
 
 
 def _all_nonnegative(values: Iterable[Any]) -> Any:
+    """The condition that no value is negative."""
     return tirx.all(*[value >= 0 for value in values])

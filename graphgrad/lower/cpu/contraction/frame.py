@@ -1,4 +1,4 @@
-"""The loops of one nest: their variables, and which elements a tile is made of."""
+"""The loops of one nest: their variables, and the indices of a tile's elements."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .plan import Loop, Plan
 
 
 class Frame:
-    """The variables of the loops of a plan.
+    """The variables of the loops of a plan, and the indices that follow from them.
 
     Parameters
     ----------
     contraction : Contraction
     plan : Plan
     variables : dict, optional
-        By loop, those that are known already; the others are new.
+        The variables of loops that have one already; the other loops get new ones.
     """
 
     def __init__(
@@ -33,48 +33,62 @@ class Frame:
         self.plan = plan
         self.dtype = str(contraction.spatial[0].var.ty.dtype)
         self._loops = (*plan.tasks, *plan.parts, *plan.blocks, *plan.tiles, *plan.terms)
-        known = variables or {}
+        existing = variables or {}
         self._variables = {
-            one: known[one] if one in known else variable(str(one.axis.var.name), self.dtype)
-            for one in self._loops
+            plan_loop: existing[plan_loop]
+            if plan_loop in existing
+            else variable(str(plan_loop.axis.var.name), self.dtype)
+            for plan_loop in self._loops
         }
 
     def renewed(self, loops: Iterable[Loop]) -> Frame:
-        """A frame with new variables for some loops, and these for the others."""
-        new = list(loops)
-        kept = {one: var for one, var in self._variables.items() if one not in new}
-        return Frame(self.contraction, self.plan, kept)
+        """A frame with new variables for the given loops, and the same ones for the others.
+
+        It serves a second nest over the same tiles: each loop needs a variable of its own.
+        """
+        renewed_loops = list(loops)
+        unchanged = {
+            plan_loop: var
+            for plan_loop, var in self._variables.items()
+            if plan_loop not in renewed_loops
+        }
+        return Frame(self.contraction, self.plan, unchanged)
 
     def number(self, value: int) -> Any:
-        """A constant of the dtype of indices."""
+        """A constant of the dtype of the indices."""
         return tirx.const(value, self.dtype)
 
     def around(self, loops: Sequence[Loop], body: Any, unrolled: int = 0) -> Any:
-        """Serial loops around a statement, so many of the innermost ones unrolled."""
-        for position, one in enumerate(reversed(loops)):
-            if one.trips != 1:
+        """Serial loops around a statement; the `unrolled` innermost ones of them are unrolled."""
+        for position, plan_loop in enumerate(reversed(loops)):
+            if plan_loop.trips != 1:
                 kind = ForKind.UNROLLED if position < unrolled else ForKind.SERIAL
-                body = loop(self._variables[one], self._trips(one), body, kind)
+                body = loop(self._variables[plan_loop], self._trips(plan_loop), body, kind)
         return body
 
     def in_parallel(self, loops: Sequence[Loop], body: Any, kind: ForKind) -> Any:
-        """One loop over the points of several around a statement.
+        """Several loops fused into one of the given kind, around a statement.
 
-        Only the first of them is parallel if one is symbolic.
+        If the number of trips of one is symbolic, they stay as they are, and only the first is of
+        that kind.
         """
-        long = [(self._variables[one], self._trips(one)) for one in loops if one.trips != 1]
-        return fused(long, body, kind)
+        loops_and_trips = [
+            (self._variables[plan_loop], self._trips(plan_loop))
+            for plan_loop in loops
+            if plan_loop.trips != 1
+        ]
+        return fused(loops_and_trips, body, kind)
 
     def start(self, axis: Axis) -> Any:
         """The first index of a tile along an axis."""
         return self._start(axis, self._loops)
 
     def line(self, axis: Axis) -> Any:
-        """The first index along an axis in all trips of the innermost loop."""
+        """The first index along an axis that the innermost loop reaches in any of its trips."""
         return self._start(axis, self._loops[:-1])
 
     def tile(self, one: Loop) -> Any:
-        """How many trips a loop has made."""
+        """The number of the trip that a loop is in."""
         return self.number(0) if one.trips == 1 else self._variables[one]
 
     def tile_of(self, axis: Axis) -> Any:
@@ -83,21 +97,21 @@ class Frame:
         return tvm.sym.Analyzer().simplify(number)
 
     def read(self, rows: Sequence[Any], column: Any) -> dict[Any, Any]:
-        """The indices along all axes at which an element of the tile reads.
+        """The indices along all axes, by variable, at which an element of the tile reads.
 
-        What lies beyond the end of the result is computed from elements within: of the last row
-        again, and of columns before.
+        A ragged tile reads nothing beyond the end of the result: rows beyond it read what the last
+        row does, and all columns are moved so far back that the last one is within.
         """
-        at = {}
+        indices = {}
         for axis in (*self.contraction.spatial, *self.contraction.reduced):
-            at[axis.var] = self.start(axis)
+            indices[axis.var] = self.start(axis)
         for (axis, _), row in zip(self.plan.rows, rows, strict=True):
-            index = at[axis.var] + row
+            index = indices[axis.var] + row
             if self.plan.is_ragged(axis):
                 index = tirx.min(index, self.contraction.extent(axis) - self.number(1))
-            at[axis.var] = index
-        at[self.plan.vector.var] = self.first_column() + column
-        return at
+            indices[axis.var] = index
+        indices[self.plan.vector.var] = self.first_column() + column
+        return indices
 
     def first_column(self) -> Any:
         """The first index along the vector axis at which the tile reads."""
@@ -105,28 +119,38 @@ class Frame:
         start = self.start(vector)
         if not self.plan.is_ragged(vector):
             return start
+        # No tile is wider than its axis, so the difference is not negative.
         return tirx.min(start, self.number(known(vector) - self.plan.width))
 
     def _start(self, axis: Axis, loops: Iterable[Loop]) -> Any:
         total: Any = None
-        for one in loops:
-            if one.axis is axis and one.trips != 1:
-                var = self._variables[one]
-                term = var * one.step if one.step != 1 else var
+        for plan_loop in loops:
+            if plan_loop.axis is axis and plan_loop.trips != 1:
+                var = self._variables[plan_loop]
+                term = var * plan_loop.step if plan_loop.step != 1 else var
                 total = term if total is None else total + term
         return self.number(0) if total is None else total
 
-    def _trips(self, one: Loop) -> Any:
-        """The number of trips of a loop: what is left of the axis, where that is less."""
-        if one.trips is None:
-            return ceil_div(self.contraction.extent(one.axis), one.step)
-        along = [other for other in self._loops if other.axis is one.axis]
-        unit = along[-1].step
-        left: Any = ceil_div(known(one.axis), unit) * unit
-        for outer in along[: along.index(one)]:
-            if isinstance(left, int) and (left % outer.step == 0 or left < outer.step):
-                left = min(left, outer.step)
+    def _trips(self, plan_loop: Loop) -> Any:
+        """The number of trips of a loop.
+
+        The last trip of a loop around it may have less of the axis left than the others; then the
+        number is an expression over the variables of the outer loops.
+        """
+        if plan_loop.trips is None:
+            return ceil_div(self.contraction.extent(plan_loop.axis), plan_loop.step)
+        axis_loops = [candidate for candidate in self._loops if candidate.axis is plan_loop.axis]
+        innermost_step = axis_loops[-1].step
+        # Steps are of whole tiles (of single terms along a reduction), so the axis is rounded up.
+        remaining: Any = ceil_div(known(plan_loop.axis), innermost_step) * innermost_step
+        for outer in axis_loops[: axis_loops.index(plan_loop)]:
+            # All trips of the outer loop have the same length if they divide what remains, or if
+            # there is only one. Otherwise the last one is shorter.
+            if isinstance(remaining, int) and (
+                remaining % outer.step == 0 or remaining < outer.step
+            ):
+                remaining = min(remaining, outer.step)
             else:
                 passed = self.tile(outer) * outer.step
-                left = tirx.min(self.number(outer.step), left - passed)
-        return ceil_div(left, one.step)
+                remaining = tirx.min(self.number(outer.step), remaining - passed)
+        return ceil_div(remaining, plan_loop.step)

@@ -1,4 +1,4 @@
-"""The loops around a tile: which run in parallel, what is used again while it is in the cache."""
+"""The choice of the loops around a tile: what runs in parallel, and what is reused in the cache."""
 
 from __future__ import annotations
 
@@ -22,46 +22,49 @@ _MIN_PARALLEL_MULTIPLY_ADDS = 1 << 18
 """Multiply-adds below which handing work to other threads costs more than it saves."""
 
 _MIN_TERMS_PER_PART = 256
-"""Terms that a part of a sum must have, so that adding up the parts takes no time."""
+"""Terms that a part of a sum must have, so that the time to add up the parts is negligible."""
 
 _PAGE_STRIDE_BYTES = 1024
-"""Bytes between what neighboring steps of a sum read, from which each step costs a page."""
+"""Bytes between the reads of neighboring steps of a sum, from which on each step touches a page of
+its own."""
 
 _SUFFICIENT_TASKS = 4 * MIN_PARALLEL_TRIPS
-"""Tasks that suffice: cores that share them evenly have equal parts, but for a small rest."""
+"""Tasks that suffice: with so many, the cores' shares differ little whatever their number."""
 
 _SUFFICIENT_BLOCKED_TASKS = 8
-"""Tasks where each goes through a sum block by block, and must have many tiles to do so."""
+"""Tasks that suffice if each goes through a sum in blocks: its tiles share each block's data, so it
+should have many of them."""
 
 _CACHE_LINE_BYTES = 64
-"""Bytes of a line of the cache, which is what comes into it at a time."""
+"""Bytes of a cache line."""
 
 _MAX_UNROLLED_MULTIPLY_ADDS = 64
-"""Multiply-adds of vectors in the unrolled terms of a tile at most."""
+"""Vector multiply-adds in the unrolled terms of a tile, at most."""
 
 _MIN_COPY_REUSE = 128
-"""Results that must read each element of a factor, for copying it to be worth it."""
+"""Results that must read each element of a factor for its copy to be worth the time."""
 
 _MIN_PANEL_COPY_REUSE = 1100
-"""The same for panels that could be read in place: what one core copies another has to fetch."""
+"""The same for panels that could be read in place. The bound is higher because what one core has
+copied, another has to fetch."""
 
 
 def plan(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Plan | None:
-    """How to compute a contraction; None if no tile pays.
+    """The plan of a contraction's loops; None if no tile pays.
 
     Parameters
     ----------
     contraction : Contraction
     unit : VectorUnit
     result_store : ResultStore
-        What will become of the results.
+        The store of the results.
     """
     tile = best_tile(contraction, unit, result_store)
     return None if tile is None else _Planner(contraction, tile).plan()
 
 
 class _Planner:
-    """Chooses the loops around one tile of one contraction.
+    """The choice of the loops around one tile of one contraction.
 
     Parameters
     ----------
@@ -75,11 +78,12 @@ class _Planner:
         self._width = tile.width
         self._itemsize = tvm.DataType(contraction.dtype).itemsize
         self._panel_axes = contraction.used_by(tile.panel, contraction.axes)
-        other = contraction.used_by(1 - tile.panel, contraction.axes)
-        self._both = (self._panel_axes, other)
+        other_axes = contraction.used_by(1 - tile.panel, contraction.axes)
+        self._both = (self._panel_axes, other_axes)
         self._is_symbolic = any(axis.extent is None for axis in contraction.axes)
 
     def plan(self) -> Plan:
+        """The plan: parts are chosen first, then blocks, then tasks, as each needs those before."""
         tile = self._tile
         terms = [Loop(axis, 1, axis.extent) for axis in self._term_order()]
         parts, terms = self._parts(terms)
@@ -90,7 +94,7 @@ class _Planner:
             packed.append((tile.panel, tile.vector))
         if len(tile.rows) == 1 and not blocks and self._has_distant_rows(tile.rows[0][0], terms):
             packed.append((1 - tile.panel, tile.rows[0][0]))
-        chosen = Plan(
+        chosen_plan = Plan(
             vector=tile.vector,
             lanes=tile.lanes,
             vectors=tile.vectors,
@@ -104,101 +108,145 @@ class _Planner:
             parallel=volume(self._contraction.axes) >= _MIN_PARALLEL_MULTIPLY_ADDS,
             unrolled=self._unrolled(terms),
         )
-        return self._plan_term_prefetch(self._plan_row_prefetch(chosen))
+        return self._plan_term_prefetch(self._plan_row_prefetch(chosen_plan))
 
-    def _plan_row_prefetch(self, chosen: Plan) -> Plan:
-        """A plan that fetches rows of the next tile, if they lie in lines."""
-        other = 1 - self._tile.panel
-        *outer, innermost = chosen.terms
-        line = _CACHE_LINE_BYTES // self._itemsize
-        in_lines = self._contraction.step(other, innermost.axis) == 1
-        if not (in_lines and (innermost.trips or 0) > line and self._is_fetchable(other, chosen)):
-            return chosen
-        if next_tile_loop(self._contraction, chosen, other) is None:
-            return chosen
-        return replace(chosen, terms=(*outer, *_split_loop(innermost, line)), fetched=other)
+    def _plan_row_prefetch(self, chosen_plan: Plan) -> Plan:
+        """A plan that also prefetches rows of the next tile, if rows are contiguous and long.
 
-    def _plan_term_prefetch(self, chosen: Plan) -> Plan:
-        """A plan that fetches later terms, if each part of the sum reads other lines."""
-        innermost = chosen.terms[-1].axis
+        The innermost loop of terms is then split at cache lines, with a prefetch before each line.
+        """
+        other_factor = 1 - self._tile.panel
+        *outer, innermost = chosen_plan.terms
+        line_elements = _CACHE_LINE_BYTES // self._itemsize
+        in_lines = self._contraction.step(other_factor, innermost.axis) == 1
+        if not (
+            in_lines
+            and (innermost.trips or 0) > line_elements
+            and self._is_fetchable(other_factor, chosen_plan)
+        ):
+            return chosen_plan
+        if next_tile_loop(self._contraction, chosen_plan, other_factor) is None:
+            return chosen_plan
+        return replace(
+            chosen_plan,
+            terms=(*outer, *_split_loop(innermost, line_elements)),
+            fetched=other_factor,
+        )
+
+    def _plan_term_prefetch(self, chosen_plan: Plan) -> Plan:
+        """A plan that also prefetches later terms, if steps of split sums read a line each."""
+        innermost = chosen_plan.terms[-1].axis
         streamed = [
             factor
             for factor in (0, 1)
-            if self._is_fetchable(factor, chosen)
+            if self._is_fetchable(factor, chosen_plan)
             and abs(self._contraction.step(factor, innermost) or 0) * self._itemsize
             >= _CACHE_LINE_BYTES
         ]
-        return replace(chosen, streamed=tuple(streamed)) if chosen.accumulates else chosen
+        return (
+            replace(chosen_plan, streamed=tuple(streamed))
+            if chosen_plan.accumulates
+            else chosen_plan
+        )
 
-    def _is_fetchable(self, factor: int, chosen: Plan) -> bool:
-        """Whether a factor is read where it lies, and tiles use what they read of it."""
+    def _is_fetchable(self, factor: int, chosen_plan: Plan) -> bool:
+        """Whether prefetching a factor may help.
+
+        It is read in place, always inside its tensor, and the factor beside the panel is broadcast.
+        """
         contraction = self._contraction
-        broadcast = contraction.step(1 - self._tile.panel, chosen.vector) == 0
-        copied = any(factor == one for one, _ in chosen.packed)
+        broadcast = contraction.step(1 - self._tile.panel, chosen_plan.vector) == 0
+        copied = any(factor == packed_factor for packed_factor, _ in chosen_plan.packed)
         return broadcast and not copied and factor not in contraction.inside
 
     def _term_order(self) -> list[Axis]:
-        """Order the sum: windows that slide over rows outside, then as the other factor lies.
+        """The axes of the sum, from the outermost loop to the innermost.
 
-        So neighboring steps read neighboring elements, and a window's short loops, whose reads
-        overlap from row to row, are not unrolled into each other.
+        Axes of windows that slide along the rows of a tile come first, then the others, those along
+        which the other factor moves farthest in memory before those of neighbors. So neighboring
+        steps read neighboring elements, and a window's short loops, whose reads overlap from row to
+        row, are not unrolled into each other.
         """
-        other = 1 - self._tile.panel
+        other_factor = 1 - self._tile.panel
         rows = [axis for axis, _ in self._tile.rows]
 
         def slides(axis: Axis) -> bool:
-            return any(self._contraction.share_index(other, [axis, row]) for row in rows)
+            return any(self._contraction.share_index(other_factor, [axis, row]) for row in rows)
 
         def step(axis: Axis) -> int:
-            return abs(self._contraction.step(other, axis) or 0)
+            return abs(self._contraction.step(other_factor, axis) or 0)
 
+        # Axes of one element make no loop. They come first, so that the innermost loop is a real
+        # one, which can be unrolled or prefetch.
         return sorted(
             self._contraction.reduced,
             key=lambda axis: (axis.extent != 1, not slides(axis), -step(axis)),
         )
 
     def _parts(self, terms: list[Loop]) -> tuple[list[Loop], list[Loop]]:
-        """Cut a sum into parts if it is long and the results are few."""
+        """Cut a sum into parts that run in parallel, if it is long and the results are few.
+
+        Returns the loops over parts and the loops of terms in a part. How many parts there are
+        depends on the shape alone, so the order of additions is the same with any number of cores.
+        """
+        # The sizes decide here, and those of a symbolic contraction are not known.
         if self._is_symbolic:
             return [], terms
-        results = self._itemsize * volume(self._contraction.spatial)
-        factors = sum(self._factor_bytes(axes, terms) for axes in self._both)
-        total = volume(self._contraction.reduced)
-        outermost = max(terms, key=lambda one: (self._step(one.axis), known(one.axis)))
+        result_bytes = self._itemsize * volume(self._contraction.spatial)
+        factor_bytes = sum(self._factor_bytes(axes, terms) for axes in self._both)
+        term_count = volume(self._contraction.reduced)
+        outermost = max(terms, key=lambda loop: (self._step(loop.axis), known(loop.axis)))
         extent = known(outermost.axis)
-        if results > CACHE or factors < 4 * results:
+        # Each part has results of its own. They must stay in the cache, and be few beside what the
+        # sum reads, as all of them are read again to be added up.
+        if result_bytes > CACHE or factor_bytes < 4 * result_bytes:
             return [], terms
-        most = min(MIN_PARALLEL_TRIPS, total // _MIN_TERMS_PER_PART)
-        count = max((n for n in range(1, most + 1) if extent % n == 0), default=1)
-        if count < 4:
+        max_parts = min(MIN_PARALLEL_TRIPS, term_count // _MIN_TERMS_PER_PART)
+        part_count = max(
+            (parts for parts in range(1, max_parts + 1) if extent % parts == 0), default=1
+        )
+        # With fewer parts there is too little to run in parallel.
+        if part_count < 4:
             return [], terms
-        part = Loop(outermost.axis, extent // count, count)
-        rest = Loop(outermost.axis, 1, extent // count)
-        return [part], [rest if one is outermost else one for one in terms]
+        part = Loop(outermost.axis, extent // part_count, part_count)
+        terms_of_part = Loop(outermost.axis, 1, extent // part_count)
+        return [part], [terms_of_part if loop is outermost else loop for loop in terms]
 
     def _blocks(self, terms: list[Loop], in_parts: bool) -> tuple[list[Loop], list[Loop]]:
-        """Cut a sum into blocks if what tiles read again does not fit the cache."""
+        """Cut a sum into blocks, if what tiles read again does not fit the cache.
+
+        Returns the loops over blocks and the loops of terms in a block.
+        """
         if self._is_symbolic:
             return [], terms
-        size = self._panel_bytes(terms)
+        reused_bytes = self._panel_bytes(terms)
+        # A part computes all tiles of the result, so all that it reads of both factors is reused.
         if in_parts:
-            size = sum(self._factor_bytes(axes, terms) for axes in self._both)
-        count = ceil_div(size, CACHE)
-        if count == 1:
+            reused_bytes = sum(self._factor_bytes(axes, terms) for axes in self._both)
+        block_count = ceil_div(reused_bytes, CACHE)
+        if block_count == 1:
             return [], terms
-        long = [(one, one.trips) for one in terms if one.trips is not None and one.trips >= count]
-        if not long:
+        long_enough = [
+            (loop, loop.trips)
+            for loop in terms
+            if loop.trips is not None and loop.trips >= block_count
+        ]
+        if not long_enough:
             return [], terms
-        cut, trips = max(long, key=lambda one: self._step(one[0].axis))
-        length = ceil_div(trips, count)
-        block = Loop(cut.axis, length, ceil_div(trips, length))
-        rest = Loop(cut.axis, 1, length)
-        return [block], [rest if one is cut else one for one in terms]
+        cut_loop, trips = max(long_enough, key=lambda candidate: self._step(candidate[0].axis))
+        block_length = ceil_div(trips, block_count)
+        block = Loop(cut_loop.axis, block_length, ceil_div(trips, block_length))
+        terms_of_block = Loop(cut_loop.axis, 1, block_length)
+        return [block], [terms_of_block if loop is cut_loop else loop for loop in terms]
 
     def _tasks(
         self, terms: Sequence[Loop], in_parts: bool, in_blocks: bool
     ) -> tuple[list[Loop], list[Loop]]:
-        """Order the loops over tiles, and cut them into tasks."""
+        """The loops over tiles, in order: those that make up tasks, and those inside a task.
+
+        Panels of a group stay in the cache while all rows go past them; the loop over the panels of
+        one group is the innermost.
+        """
         tile, spatial = self._tile, self._contraction.spatial
         lengths = {axis.var: length for axis, length in tile.rows} | {tile.vector.var: self._width}
         loops = {}
@@ -206,75 +254,106 @@ class _Planner:
             length = lengths.get(axis.var, 1)
             trips = None if axis.extent is None else ceil_div(axis.extent, length)
             loops[axis.var] = Loop(axis, length, trips)
-        panel = [a for a in spatial if self._in(a, self._panel_axes) and a is not tile.vector]
-        rows = [a for a in spatial if not self._in(a, self._panel_axes)]
-        rows.sort(key=lambda axis: -self._step(axis))
-        group = self._group(loops[tile.vector.var], terms)
-        outer, inner = _split_loop(loops[tile.vector.var], group)
-        across = [*(loops[a.var] for a in panel), outer, *(loops[a.var] for a in rows)]
+        panel_axes = [
+            axis for axis in spatial if self._in(axis, self._panel_axes) and axis is not tile.vector
+        ]
+        row_axes = [axis for axis in spatial if not self._in(axis, self._panel_axes)]
+        # As the other factor lies in memory: the axis along which it moves farthest is outermost.
+        row_axes.sort(key=lambda axis: -self._step(axis))
+        panels_per_group = self._group(loops[tile.vector.var], terms)
+        outer, inner = _split_loop(loops[tile.vector.var], panels_per_group)
+        ordered = [
+            *(loops[axis.var] for axis in panel_axes),
+            outer,
+            *(loops[axis.var] for axis in row_axes),
+        ]
         if in_parts:
             panel_bytes, other_bytes = (self._factor_bytes(axes, terms) for axes in self._both)
+            # The parts themselves are the parallel work. Of the two factors, the larger one is the
+            # one that the outer loops go along, so that it is read the fewest times.
             if panel_bytes > other_bytes:
-                across.insert(len(panel) + 1, inner)
-                return [], across
-            return [], [*across, inner]
-        tasks, rest = _split_leading(
-            across, _SUFFICIENT_BLOCKED_TASKS if in_blocks else _SUFFICIENT_TASKS
+                ordered.insert(len(panel_axes) + 1, inner)
+                return [], ordered
+            return [], [*ordered, inner]
+        tasks, remaining = _split_leading(
+            ordered, _SUFFICIENT_BLOCKED_TASKS if in_blocks else _SUFFICIENT_TASKS
         )
-        return tasks, [*rest, inner]
+        return tasks, [*remaining, inner]
 
     def _unrolled(self, terms: Sequence[Loop]) -> int:
-        """How many loops of a short sum are unrolled: elements read once serve all terms."""
-        size, count = self._tile.registers, 0
+        """How many of the innermost loops of a short sum are unrolled.
+
+        An element that is loaded once then serves all terms that use it.
+        """
+        multiply_adds, count = self._tile.registers, 0
         while is_short(self._contraction, self._tile.vector) and count < len(terms):
-            size *= terms[-1 - count].trips or _MAX_UNROLLED_MULTIPLY_ADDS
-            if size > _MAX_UNROLLED_MULTIPLY_ADDS:
+            multiply_adds *= terms[-1 - count].trips or _MAX_UNROLLED_MULTIPLY_ADDS
+            if multiply_adds > _MAX_UNROLLED_MULTIPLY_ADDS:
                 break
             count += 1
         return count
 
     def _group(self, vectors: Loop, terms: Sequence[Loop]) -> int:
-        """How many panels go through the cache together.
+        """The number of panels in a group, which stay in the cache together.
 
-        All groups are equal, or the cores that share them would not have equal parts.
+        It divides the number of all panels. Unequal groups would be unequal work for the cores.
         """
         assert vectors.trips is not None
-        most = max(CACHE // self._panel_bytes(terms), 1)
-        return max(n for n in range(1, vectors.trips + 1) if vectors.trips % n == 0 and n <= most)
+        max_panels = max(CACHE // self._panel_bytes(terms), 1)
+        return max(
+            panels
+            for panels in range(1, vectors.trips + 1)
+            if vectors.trips % panels == 0 and panels <= max_panels
+        )
 
     def _is_scattered(self, tiles: Sequence[Loop], terms: Sequence[Loop]) -> bool:
-        """Whether panels, read in place, would drive one another out of the cache.
+        """Whether panels that are read in place would evict one another from the cache.
 
-        Lines at a distance of a large power of two share a few places in it.
+        Cache lines at distances that are multiples of a large power of two share a few sets.
         """
-        used = [one for one in terms if self._in(one.axis, self._panel_axes)]
-        steps = [abs(self._contraction.step(self._tile.panel, one.axis) or 0) for one in used]
+        panel_loops = [loop for loop in terms if self._in(loop.axis, self._panel_axes)]
+        steps = [
+            abs(self._contraction.step(self._tile.panel, loop.axis) or 0) for loop in panel_loops
+        ]
         distance = min((step for step in steps if step > 1), default=0) * self._itemsize
         if not distance or not self._contraction.can_be_copied(self._tile.panel):
             return False
-        group = next((one.trips for one in reversed(tiles) if one.axis is self._tile.vector), 1)
-        run = (group or 1) * self._width * self._itemsize
-        power = distance & -distance
-        places = CACHE * min(1.0, run / power)
-        is_large = (group or 1) * self._panel_bytes(terms) > places
+        panels_per_group = next(
+            (loop.trips for loop in reversed(tiles) if loop.axis is self._tile.vector), 1
+        )
+        contiguous_bytes = (panels_per_group or 1) * self._width * self._itemsize
+        # The largest power of two that divides the distance. Of each so many bytes of addresses,
+        # and hence of cache sets, the reads reach only as many as are contiguous.
+        power_of_two = distance & -distance
+        reachable_bytes = CACHE * min(1.0, contiguous_bytes / power_of_two)
+        is_large = (panels_per_group or 1) * self._panel_bytes(terms) > reachable_bytes
         return is_large and self._reuse(self._tile.panel) >= _MIN_PANEL_COPY_REUSE
 
     def _has_distant_rows(self, axis: Axis, terms: Sequence[Loop]) -> bool:
-        """Whether the other factor is copied: its rows lie side by side, but far between.
+        """Whether to copy the other factor, because its steps along the sum are far apart.
 
-        Then each step of the sum reads of it a part of a line, and of another page.
+        Its rows along `axis` are neighbors in memory, so each step of the sum reads only a part of
+        a cache line, and each time on another page.
         """
-        contraction, other = self._contraction, 1 - self._tile.panel
-        if contraction.step(other, axis) != 1 or contraction.step(other, self._tile.vector):
+        contraction, other_factor = self._contraction, 1 - self._tile.panel
+        if contraction.step(other_factor, axis) != 1 or contraction.step(
+            other_factor, self._tile.vector
+        ):
             return False
-        steps = [contraction.step(other, one.axis) or 0 for one in terms if one.trips != 1]
+        steps = [
+            contraction.step(other_factor, loop.axis) or 0 for loop in terms if loop.trips != 1
+        ]
         is_far = min(steps, default=0) * self._itemsize >= _PAGE_STRIDE_BYTES
-        return is_far and contraction.can_be_copied(other) and self._reuse(other) >= _MIN_COPY_REUSE
+        return (
+            is_far
+            and contraction.can_be_copied(other_factor)
+            and self._reuse(other_factor) >= _MIN_COPY_REUSE
+        )
 
     def _reuse(self, factor: int) -> int:
-        """How many results read each element of a factor."""
+        """The number of results that read each element of a factor."""
         spatial = self._contraction.spatial
-        return volume(a for a in spatial if not self._contraction.depends(factor, a))
+        return volume(axis for axis in spatial if not self._contraction.depends(factor, axis))
 
     def _panel_bytes(self, terms: Sequence[Loop]) -> int:
         """The bytes that a tile reads of the factor that is read in vectors."""
@@ -286,19 +365,24 @@ class _Planner:
         return results * self._itemsize * self._points(axes, terms)
 
     def _points(self, axes: Sequence[Axis], terms: Sequence[Loop]) -> int:
-        used = [one for one in terms if self._in(one.axis, axes)]
-        return math.prod(volume([one.axis]) if one.trips is None else one.trips for one in used)
+        """The number of trips, in all, of those loops of terms that go along one of `axes`."""
+        used_loops = [loop for loop in terms if self._in(loop.axis, axes)]
+        return math.prod(
+            volume([loop.axis]) if loop.trips is None else loop.trips for loop in used_loops
+        )
 
     def _step(self, axis: Axis) -> int:
+        """How far in memory the other factor moves along an axis; 0 if that varies."""
         return abs(self._contraction.step(1 - self._tile.panel, axis) or 0)
 
     @staticmethod
     def _in(axis: Axis, axes: Sequence[Axis]) -> bool:
-        return any(axis is other for other in axes)
+        """Whether an axis is one of `axes`, by identity."""
+        return any(axis is candidate for candidate in axes)
 
 
 def _split_loop(loop: Loop, inner: int) -> tuple[Loop, Loop]:
-    """A loop as two, the inner one with so many trips."""
+    """A loop as two, the inner one of which has `inner` trips."""
     assert loop.trips is not None
     return (
         Loop(loop.axis, loop.step * inner, ceil_div(loop.trips, inner)),
@@ -306,11 +390,11 @@ def _split_loop(loop: Loop, inner: int) -> tuple[Loop, Loop]:
     )
 
 
-def _split_leading(loops: Sequence[Loop], most: int) -> tuple[list[Loop], list[Loop]]:
-    """Just enough leading loops to have work for every core, and the others."""
+def _split_leading(loops: Sequence[Loop], sufficient_trips: int) -> tuple[list[Loop], list[Loop]]:
+    """The fewest leading loops that have `sufficient_trips` trips in all, and the other loops."""
     trips = 1
-    for position, one in enumerate(loops):
-        if trips >= most:
+    for position, loop in enumerate(loops):
+        if trips >= sufficient_trips:
             return list(loops[:position]), list(loops[position:])
-        trips *= most if one.trips is None else one.trips
+        trips *= sufficient_trips if loop.trips is None else loop.trips
     return list(loops), []

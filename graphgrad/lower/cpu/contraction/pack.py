@@ -1,4 +1,7 @@
-"""Factors copied into panels: their elements in the order in which tiles read them."""
+"""Copies of factors in panels: buffers whose elements lie in the order in which tiles read them.
+
+Goto and van de Geijn call this packing (Anatomy of high-performance matrix multiplication, 2008).
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,32 @@ from ..register_transpose import SIDES, transpose_square
 from .plan import Plan
 
 _BLOCK_TERMS = 16
-"""Terms along one axis that are copied together, for all panels: they share lines or pages."""
+"""Terms along one axis that are copied together for all panels: they share cache lines or pages."""
 
 _MIN_BLOCK_TERMS = 12
-"""Terms from which a block is large enough."""
+"""Terms of a block from which on no further axis is added to it."""
 
 _SQUARES_PER_RUN = 32
-"""Squares copied one after the other along the rows of a source."""
+"""Squares that are copied one after the other along the rows of a source, at most."""
 
 
 @dataclass(frozen=True)
 class Panels:
-    """A factor of a contraction, copied.
+    """The copy of a factor of a contraction.
 
     Attributes
     ----------
     factor : int
-        Which one.
+        The number of the factor.
     axis : Axis
         The axis of the tile along which elements lie side by side.
     buffer : Buffer
-        Indexed by the outer axes, the tile along `axis`, the inner axes, and the place in the tile.
-    outer, inner : list of Axis
-        The other axes of the result that the factor depends on, and those summed over.
+        Indexed by the outer axes, the number of the tile along `axis`, the inner axes, and the
+        position in the tile.
+    outer : list of Axis
+        The other axes of the result that the factor depends on.
+    inner : list of Axis
+        The axes summed over that the factor depends on.
     """
 
     factor: int
@@ -55,7 +61,7 @@ class Panels:
         indices : dict
             The index along each axis, by variable.
         tile, place : Expr
-            Which tile along `axis`, and where in it.
+            The number of the tile along `axis`, and the position in it.
         """
         outer = [indices[axis.var] for axis in self.outer]
         inner = [indices[axis.var] for axis in self.inner]
@@ -63,78 +69,83 @@ class Panels:
 
 
 def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> Panels:
-    """The panels that a factor is to be copied into, its elements side by side along `axis`.
+    """The panels that a factor is to be copied into, with elements side by side along `axis`.
 
     All axes that the factor depends on have static extents.
     """
-    outer = [one for one in contraction.used_by(factor, contraction.spatial) if one is not axis]
-    used = contraction.used_by(factor, contraction.reduced)
-    terms = {one.axis.var: one.axis for one in plan.terms}  # an axis may have two loops
-    inner = [one for one in terms.values() if any(one is axis for axis in used)]
+    outer = [
+        other for other in contraction.used_by(factor, contraction.spatial) if other is not axis
+    ]
+    reduced_axes = contraction.used_by(factor, contraction.reduced)
+    # By variable, because an axis may have two loops.
+    terms = {loop.axis.var: loop.axis for loop in plan.terms}
+    inner = [term for term in terms.values() if any(term is reduced for reduced in reduced_axes)]
     length = plan.length(axis)
     tiles = ceil_div(axis.extent, length)
-    shape = [*(one.extent for one in outer), tiles, *(one.extent for one in inner), length]
+    shape = [*(a.extent for a in outer), tiles, *(a.extent for a in inner), length]
     buffer = tirx.decl_buffer(shape, contraction.dtype, "panels")
     return Panels(factor, axis, buffer, outer, inner)
 
 
 def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
-    """The nest that fills panels; its outermost loop is of the kind given.
+    """The nest that fills panels; its outermost loop is of the given kind.
 
-    Where the elements of a tile are neighbors in memory, they are copied as vectors. Where those
-    along another axis are, squares are transposed in registers. Others are copied one by one.
+    Where the elements of a tile are neighbors in memory, they are copied as vectors. Where elements
+    along another axis are neighbors, squares are transposed in registers. All others are copied one
+    by one.
     """
-    found = None
+    squares = None
     if contraction.step(panels.factor, panels.axis) != 1:
-        found = _squares(contraction, plan, panels)
-    if found is not None:
-        return _transpose_nest(contraction, plan, panels, *found, kind)
+        squares = _squares(contraction, plan, panels)
+    if squares is not None:
+        return _transpose_nest(contraction, plan, panels, *squares, kind)
     return _copy_nest(contraction, plan, panels, kind)
 
 
 def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
-    """The nest that copies elements, or vectors of them, in the order in which they lie.
+    """The nest that copies elements, or vectors of them, in the order in which they lie in memory.
 
-    A block of terms is copied for all tiles before the next one.
+    A block of terms is copied for all tiles before the next block is.
     """
     axis, length = panels.axis, plan.length(panels.axis)
     dtype = str(axis.var.ty.dtype)
-    at = _variables(panels)
-    tile, place = variable("tile", dtype), variable("place", dtype)
-    across = [(at[one.var], one.extent) for one in panels.outer]
-    within = []
-    for one, count in _blocks(contraction, panels):
-        if count < known(one):
-            number, term = variable("block", dtype), variable("term", dtype)
-            across.append((number, known(one) // count))
-            at[one.var] = number * count + term if count > 1 else number
-            within.append((term, count))
+    variables = _variables(panels)
+    tile, position = variable("tile", dtype), variable("place", dtype)
+    outer_loops = [(variables[outer_axis.var], outer_axis.extent) for outer_axis in panels.outer]
+    block_loops = []
+    for term_axis, count in _blocks(contraction, panels):
+        if count < known(term_axis):
+            block_number, term = variable("block", dtype), variable("term", dtype)
+            outer_loops.append((block_number, known(term_axis) // count))
+            variables[term_axis.var] = block_number * count + term if count > 1 else block_number
+            block_loops.append((term, count))
         else:
-            within.append((at[one.var], count))
-    across.append((tile, ceil_div(axis.extent, length)))
-    indices = {**at, axis.var: _index(plan, axis, tile, place)}
+            block_loops.append((variables[term_axis.var], count))
+    outer_loops.append((tile, ceil_div(axis.extent, length)))
+    indices = {**variables, axis.var: _index(plan, axis, tile, position)}
     value = substitute_values(contraction.factors[panels.factor], indices)
-    body = tirx.BufferStore(panels.buffer, value, panels.at(indices, tile, place).indices)
-    within = [(var, trips) for var, trips in within if trips > 1]
+    body = tirx.BufferStore(panels.buffer, value, panels.at(indices, tile, position).indices)
+    block_loops = [(var, trips) for var, trips in block_loops if trips > 1]
     if contraction.step(panels.factor, axis) == 1 and _is_vector(plan, axis):
-        body = loops(within, loop(place, length, body, ForKind.VECTORIZED))
+        body = loops(block_loops, loop(position, length, body, ForKind.VECTORIZED))
     else:
-        body = loop(place, length, loops(within, body))
-    return fused(across, body, kind)
+        body = loop(position, length, loops(block_loops, body))
+    return fused(outer_loops, body, kind)
 
 
 def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis, int] | None:
-    """The axis along which the factor lies in memory, and the side of squares along it.
+    """The axis along which the factor is contiguous in memory, and the side of squares along it.
 
-    None if no square is large enough.
+    None if there is no such axis, or if no square is large enough.
     """
-    least, side = SIDES
+    min_side, side = SIDES
     for axis in (*panels.inner, *panels.outer):
-        if contraction.step(panels.factor, axis) == 1 and known(axis) >= least:
+        if contraction.step(panels.factor, axis) == 1 and known(axis) >= min_side:
+            # Sides are powers of two. Squares cut tiles evenly, but may overlap along the source.
             side = min(side, plan.lanes)
             while known(axis) < side or plan.length(panels.axis) % side != 0:
                 side //= 2
-            return (axis, side) if side >= least else None
+            return (axis, side) if side >= min_side else None
     return None
 
 
@@ -143,86 +154,100 @@ def _transpose_nest(
 ) -> Any:
     """The nest that fills panels square by square.
 
-    It goes along a few rows of memory at a time, as far as a run: of many rows, a cache would lose
-    the next lines before they are used.
+    It goes along as few rows of the source as a square has, for one run of squares. Of more rows at
+    a time, the cache would lose lines before the next square uses the rest of them.
 
     Parameters
     ----------
     contraction, plan, panels, kind
         See `filled`.
     along : Axis
-        The axis along which the factor lies in memory. Squares that would reach beyond its end
-        begin earlier: some elements are copied twice.
+        The axis along which the factor is contiguous. Squares that would reach beyond its end
+        begin earlier, so some elements are copied twice.
     side : int
-        Elements along a side of a square: a power of two that divides the length of the tile.
+        The length of a square's side: a power of two that divides the length of the tile.
     """
     axis = panels.axis
     dtype = str(axis.var.ty.dtype)
-    tile, strip, run, number = (
+    tile, strip, run, square_number = (
         variable(name, dtype) for name in ("tile", "strip", "run", "number")
     )
     squares = ceil_div(known(along), side)
+    # All runs have the same length; the last one may copy some elements again.
     runs = ceil_div(squares, _SQUARES_PER_RUN)
-    length = ceil_div(squares, runs)
-    start = (run * length + number) * side
-    if runs * length * side > known(along):
+    squares_per_run = ceil_div(squares, runs)
+    start = (run * squares_per_run + square_number) * side
+    if runs * squares_per_run * side > known(along):
         start = tirx.min(start, tirx.const(known(along) - side, dtype))
-    at = _variables(panels)
-    others = [one for one in (*panels.outer, *panels.inner) if one is not along]
-    around = [
-        *((at[one.var], one.extent) for one in others),
+    variables = _variables(panels)
+    other_axes = [
+        other_axis for other_axis in (*panels.outer, *panels.inner) if other_axis is not along
+    ]
+    outer_loops = [
+        *((variables[other_axis.var], other_axis.extent) for other_axis in other_axes),
         (tile, ceil_div(axis.extent, plan.length(axis))),
         (strip, plan.length(axis) // side),
         (run, runs),
     ]
 
     def read(row: Any, lane: Any) -> Any:
-        place = _index(plan, axis, tile, strip * side + row)
-        indices = {**at, along.var: start + lane, axis.var: place}
+        position = _index(plan, axis, tile, strip * side + row)
+        indices = {**variables, along.var: start + lane, axis.var: position}
         return substitute_values(contraction.factors[panels.factor], indices)
 
     def store(column: int, values: Any) -> Any:
-        place = tirx.Ramp(strip * side, tirx.const(1, dtype), side)
-        indices = panels.at({**at, along.var: start + column}, tile, place).indices
+        position = tirx.Ramp(strip * side, tirx.const(1, dtype), side)
+        indices = panels.at({**variables, along.var: start + column}, tile, position).indices
         return tirx.BufferStore(panels.buffer, values, indices)
 
     body = transpose_square(contraction.dtype, dtype, side, read, store)
-    return fused(around, loop(number, length, body), kind)
+    return fused(outer_loops, loop(square_number, squares_per_run, body), kind)
 
 
 def _variables(panels: Panels) -> dict[Any, Any]:
-    """New variables for the axes of panels, by variable."""
+    """New loop variables for the outer and inner axes of panels, by the variable of the axis."""
     dtype = str(panels.axis.var.ty.dtype)
     axes = (*panels.outer, *panels.inner)
-    return {one.var: variable(str(one.var.name), dtype) for one in axes}
+    return {axis.var: variable(str(axis.var.name), dtype) for axis in axes}
 
 
 def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:
-    """The axes summed over, as they lie in memory, and how far a block goes along each."""
-    steps = {one.var: abs(contraction.step(panels.factor, one) or 0) for one in panels.inner}
-    found: list[tuple[Axis, int]] = []
-    volume = 1
-    for one in sorted(panels.inner, key=lambda one: steps[one.var]):
+    """The inner axes in the order in which they lie in memory, and a block's length along each.
+
+    A block is made of the axes with the smallest steps, as many as it needs to be large enough.
+    Along the others its length is 1.
+    """
+    steps = {axis.var: abs(contraction.step(panels.factor, axis) or 0) for axis in panels.inner}
+    blocks: list[tuple[Axis, int]] = []
+    block_terms = 1
+    for axis in sorted(panels.inner, key=lambda axis: steps[axis.var]):
         count = 1
-        if volume < _MIN_BLOCK_TERMS:
-            is_cut = known(one) > _BLOCK_TERMS and known(one) % _BLOCK_TERMS == 0
-            count = _BLOCK_TERMS if is_cut else known(one)
-        found.insert(0, (one, count))
-        volume *= count
-    return found
+        if block_terms < _MIN_BLOCK_TERMS:
+            is_cut = known(axis) > _BLOCK_TERMS and known(axis) % _BLOCK_TERMS == 0
+            count = _BLOCK_TERMS if is_cut else known(axis)
+        blocks.insert(0, (axis, count))
+        block_terms *= count
+    return blocks
 
 
-def _index(plan: Plan, axis: Axis, tile: Any, place: Any) -> Any:
-    """The index of an element of a tile: beyond the end, as `Frame.read` has it."""
+def _index(plan: Plan, axis: Axis, tile: Any, position: Any) -> Any:
+    """The index along `axis` of an element of a tile.
+
+    In a ragged tile it is the one at which `Frame.read` reads that element.
+    """
     start = tile * plan.length(axis)
     if not plan.is_ragged(axis):
-        return start + place
-    number = str(axis.var.ty.dtype)
+        return start + position
+    dtype = str(axis.var.ty.dtype)
     if axis is plan.vector:
-        return tirx.min(start, tirx.const(known(axis) - plan.width, number)) + place
-    return tirx.min(start + place, tirx.const(known(axis) - 1, number))
+        return tirx.min(start, tirx.const(known(axis) - plan.width, dtype)) + position
+    return tirx.min(start + position, tirx.const(known(axis) - 1, dtype))
 
 
 def _is_vector(plan: Plan, axis: Axis) -> bool:
-    """Whether the elements of a tile along an axis are neighbors of one another."""
+    """Whether the indices of a tile's elements along an axis follow one another.
+
+    A ragged tile is moved back as a whole along the vector axis. Along a row axis its last index
+    repeats.
+    """
     return axis is plan.vector or not plan.is_ragged(axis)

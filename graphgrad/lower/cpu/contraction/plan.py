@@ -1,4 +1,7 @@
-"""How a contraction is computed: the loops of its nest, from the outermost to the registers."""
+"""The description of a contraction's loop nest, from the outermost loop to the registers.
+
+`order` makes such a plan, and `emit` writes the nest that it describes.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from ....ir.kernel_structure import Axis
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop along an axis. The index of an axis is the sum over its loops of variable · step.
+    """One loop along an axis.
+
+    An axis may have several loops. Its index is then the sum of variable · step over all of them.
 
     Attributes
     ----------
     axis : Axis
     step : int
-        By how much the index of the axis grows.
+        By how much the index of the axis grows in each trip.
     trips : int or None
-        None: as many as a symbolic axis has.
+        The number of trips. None means that the axis is symbolic and the loop covers all of it.
     """
 
     axis: Axis
@@ -34,31 +39,33 @@ class Plan:
     vector : Axis
         The axis along which vectors lie.
     lanes, vectors : int
-        Elements of a vector, vectors side by side in a tile.
+        The number of elements of a vector, and of vectors side by side in a tile.
     rows : tuple of (Axis, int)
-        The other axes of a tile, and its length along them.
+        The other axes of a tile, and its length along each of them.
     tasks : tuple of Loop
-        Along axes of the result, to be run in parallel.
+        Loops along axes of the result that run in parallel.
     parts : tuple of Loop
-        Along the reduction, to be run in parallel: each adds up its own terms in memory of its own.
+        Loops along the reduction that run in parallel: each part adds up its own terms in memory of
+        its own, and the sums of all parts are added up afterwards.
     blocks : tuple of Loop
-        Along the reduction, in a task: the terms of a block are used again and again from the
-        cache, and added to what the results are so far.
+        Loops along the reduction, inside a task. All tiles use the terms of one block, which stays
+        in the cache, and add them to partial sums in memory.
     tiles : tuple of Loop
-        Along axes of the result, in a block.
+        Loops along axes of the result, inside a block.
     terms : tuple of Loop
-        Along the reduction, in a tile.
+        Loops along the reduction, inside a tile.
     unrolled : int
-        How many of these, the innermost ones, are unrolled.
+        How many of the innermost loops of `terms` are unrolled.
     fetched : int or None
-        A factor of which each tile fetches into the cache what the next one reads, because
-        processors do not foresee it: before each innermost loop of terms, what that one is for in
-        the next tile. This loop goes along a line of the cache.
+        The factor whose rows each tile prefetches for the next tile, because the hardware
+        prefetcher does not foresee them. In front of each innermost loop of `terms`, which goes
+        along one cache line, the line is fetched that this loop reads in the next tile. None if
+        there is no such factor.
     streamed : tuple of int
-        Factors of which each step fetches what a later step reads.
+        The factors of which each step of the sum prefetches what a later step reads.
     packed : tuple of (int, Axis)
-        The factors that are copied first, in the order in which tiles read them, each with the axis
-        of the tile along which its elements come to lie side by side.
+        The factors that are first copied into panels, in the order in which tiles read them, each
+        with the axis of the tile along which its elements come to lie side by side.
     parallel : bool
         Whether parts and tasks, and the copies, run in parallel. If not, the nest may stand inside
         a parallel loop.
@@ -81,7 +88,7 @@ class Plan:
 
     @property
     def width(self) -> int:
-        """Elements of a tile along the vector axis."""
+        """The number of elements of a tile along the vector axis."""
         return self.lanes * self.vectors
 
     @property
@@ -90,11 +97,12 @@ class Plan:
         return bool(self.parts or self.blocks)
 
     def length(self, axis: Axis) -> int:
-        """How many elements a tile has along an axis."""
+        """The number of elements that a tile has along an axis; 1 along those it has no rows of."""
         if axis is self.vector:
             return self.width
-        return next((length for row, length in self.rows if row is axis), 1)
+        return next((length for row_axis, length in self.rows if row_axis is axis), 1)
 
     def is_ragged(self, axis: Axis) -> bool:
-        """Whether the last tile along an axis of the result is not a whole one."""
+        """Whether the last tile along an axis of the result may be incomplete."""
+        # The extent of a symbolic axis is None; nothing proves that whole tiles cover it.
         return axis.extent is None or axis.extent % self.length(axis) != 0

@@ -1,4 +1,4 @@
-"""Stages of a kernel replaced by nests of their own: contractions, with the maps behind them."""
+"""The stages of a kernel that are replaced by nests: contractions, with the maps behind them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,26 @@ if TYPE_CHECKING:
     from ...kernels.pads import Border
 
 _MIN_TERMS_HIDING_STORES = 512
-"""Terms of a sum beside which storing it element by element takes no time worth naming."""
+"""Terms of a sum from which on the time to store it element by element is negligible."""
 
 
 def pays(stage: Stage, epilogue: Epilogue) -> bool:
-    """Whether an epilogue is sooner computed behind each tile than in a pass of its own.
+    """Whether an epilogue is computed faster with each tile than in a pass of its own.
 
-    It is not where it does nothing but put sums of few terms into another order.
+    It is not if all it does is to permute the axes of sums that have few terms: the tile then has
+    to be stored element by element.
     """
-    along = [epilogue.along[axis.var].var for axis in stage.spatial if axis.var in epilogue.along]
-    order = [axis.var for axis in epilogue.stage.axes if axis.extent != 1]
-    moves = not all(a.same_as(b) for a, b in zip(along, order, strict=True))
-    copies = len(epilogue.stage.loads) == 1
-    return not (moves and copies) or volume(stage.reduced) >= _MIN_TERMS_HIDING_STORES
+    order_of_results = [
+        epilogue.along[axis.var].var for axis in stage.spatial if axis.var in epilogue.along
+    ]
+    order_of_map = [axis.var for axis in epilogue.stage.axes if axis.extent != 1]
+    permutes = not all(
+        first.same_as(second) for first, second in zip(order_of_results, order_of_map, strict=True)
+    )
+    reads_results_only = len(epilogue.stage.loads) == 1
+    return (
+        not (permutes and reads_results_only) or volume(stage.reduced) >= _MIN_TERMS_HIDING_STORES
+    )
 
 
 def nest_of(
@@ -45,18 +52,20 @@ def nest_of(
     unit: VectorUnit,
     borders: Mapping[Any, Border] | None = None,
 ) -> Any | None:
-    """The statement that computes a contraction, and its epilogue; None if none pays.
+    """The nest that computes a contraction and its epilogue.
+
+    None if the stage is no contraction, if it is too small for a nest to pay, or if no nest fits.
 
     Parameters
     ----------
     stage : Stage
     epilogue : Epilogue or None
-        The map that takes each of its results.
+        The map that takes each of the stage's results.
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
     unit : VectorUnit
     borders : dict, optional
-        By buffer, what it is a copy of, and may be read instead.
+        From the buffer of each padded copy to the tensor in it, which may be read instead.
     """
     if stage.work < SMALL or any(axis.extent == 0 for axis in stage.axes):
         return None
@@ -66,13 +75,15 @@ def nest_of(
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None:
         return None
-    inside = read_inside_border(contraction, borders or {})
-    if inside is not None and any(reads_both_along(inside, axis) for axis in inside.spatial):
-        chosen = plan(inside, unit, result_store)
-        if chosen is not None and reads_both_along(inside, chosen.vector):
-            return emit(inside, chosen, result_store)
-    chosen = plan(contraction, unit, result_store)
-    return None if chosen is None else emit(contraction, chosen, result_store)
+    # Reading around a copy pays only if both factors are vectors, as in depthwise convolutions;
+    # other contractions read each element so often that the copy is worth its time.
+    unpadded = read_inside_border(contraction, borders or {})
+    if unpadded is not None and any(reads_both_along(unpadded, axis) for axis in unpadded.spatial):
+        chosen_plan = plan(unpadded, unit, result_store)
+        if chosen_plan is not None and reads_both_along(unpadded, chosen_plan.vector):
+            return emit(unpadded, chosen_plan, result_store)
+    chosen_plan = plan(contraction, unit, result_store)
+    return None if chosen_plan is None else emit(contraction, chosen_plan, result_store)
 
 
 def blocks_of(root: Any) -> dict[str, Any]:
@@ -88,21 +99,36 @@ def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epil
     ----------
     root : SBlockRealize
     nests : dict
-        By the name of the stage; None for a stage that nothing needs any more.
+        From the name of a stage to its nest; None for a stage that nothing needs any more. Stages
+        without an entry stay as they are.
     epilogues : sequence of Epilogue
-        What the nests compute besides.
+        The maps that the nests compute as well. Their own stages are dropped.
     """
     dropped = {epilogue.stage.name for epilogue in epilogues}
-    named = [(_name(statement), statement) for statement in statements_of(root.block.body)]
-    kept = [(nests.get(name, own), own) for name, own in named if name not in dropped]
-    body = [statement for statement, _ in kept if statement is not None]
-    unread = [own for statement, own in kept if statement is None]
-    gone = [epilogue.taken for epilogue in epilogues]
-    tvm_ffi.structural_walk(unread, (tirx.BufferStore, lambda one: gone.append(one.buffer)))
-    buffers = [b for b in root.block.alloc_buffers if not is_among(b, gone)]
+    statements_by_name = [
+        (_name(statement), statement) for statement in statements_of(root.block.body)
+    ]
+    replaced_statements = [
+        (nests.get(name, original), original)
+        for name, original in statements_by_name
+        if name not in dropped
+    ]
+    body = [statement for statement, _ in replaced_statements if statement is not None]
+    dropped_statements = [
+        original for statement, original in replaced_statements if statement is None
+    ]
+    # With its writer gone, a buffer of the kernel's own needs no memory any more.
+    dropped_buffers = [epilogue.taken for epilogue in epilogues]
+    tvm_ffi.structural_walk(
+        dropped_statements, (tirx.BufferStore, lambda store: dropped_buffers.append(store.buffer))
+    )
+    buffers = [
+        buffer for buffer in root.block.alloc_buffers if not is_among(buffer, dropped_buffers)
+    ]
     return replace_statements(root, body, buffers)
 
 
 def _name(statement: Any) -> str:
-    found = loop_nest(statement)
-    return "" if found is None else str(found[1].block.name_hint)
+    """The name of the block in a loop nest; empty if the statement is no loop nest."""
+    nest = loop_nest(statement)
+    return "" if nest is None else str(nest[1].block.name_hint)

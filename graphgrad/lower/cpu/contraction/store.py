@@ -1,4 +1,4 @@
-"""What happens with a finished element: stored as it is, or through the map behind it."""
+"""The stores of finished elements: each is written as it is, or through the map behind it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from ...kernels.epilogue import Epilogue
 
 
 class ResultStore(Protocol):
-    """Takes the elements of a contraction's result.
+    """The way in which the elements of a contraction's result are stored.
 
     Attributes
     ----------
     once : bool
-        Whether an element must not be handed over twice.
+        Whether an element must not be stored twice.
     """
 
     once: bool
 
     def step(self, axis: Any) -> int | None:
-        """How far in memory what is stored moves along an axis of the contraction.
+        """The distance in memory, in elements, of stored values along an axis of the contraction.
 
-        None if that is not the same everywhere, or if something that is read moves otherwise.
+        None if it is not the same everywhere, or if the epilogue reads something that cannot be
+        read in vectors along the axis.
         """
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
@@ -37,13 +38,14 @@ class ResultStore(Protocol):
         Parameters
         ----------
         at : dict
-            The value of each axis of the contraction's result, by variable.
+            The index along each axis of the contraction's result, by variable.
         value : Expr
+            The element of the result.
         """
 
 
 class PlainStore:
-    """Stores elements where the contraction's own statement does."""
+    """The store of elements where the contraction's own statement stores them."""
 
     once = False
 
@@ -62,10 +64,11 @@ class PlainStore:
 
 
 class EpilogueStore:
-    """Computes the map that takes each element, and stores its result.
+    """The store of what an epilogue, the map behind a contraction, makes of each element.
 
-    If the map reads another tensor that is like its result, each element is stored once, so that it
-    may be stored where that tensor is.
+    If the map reads another tensor of the same shape and dtype as its result, each element is
+    stored exactly once. Then the result may take the memory of that tensor: a second store would
+    read what the first has overwritten.
     """
 
     def __init__(self, epilogue: Epilogue, realize: Any) -> None:
@@ -76,23 +79,29 @@ class EpilogueStore:
         self.once = any(_is_like(load.source, self._store.buffer) for load in self._others())
 
     def step(self, axis: Any) -> int | None:
-        """The step of the map's store; None if a read of the map jumps."""
+        """The step of the map's store; None if the map's other reads do not fit vectors."""
+        # Only axes of one element are not along any axis of the map.
         if axis.var not in self._along:
             return 0
-        taken = self._along[axis.var].var
-        smooth = all(stride(load, taken) in (0, 1) for load in self._others())
-        return stride(self._store, taken) if smooth else None
+        map_axis = self._along[axis.var].var
+        # Along the axis, each other read must be of one element or of contiguous ones.
+        reads_fit_vectors = all(stride(load, map_axis) in (0, 1) for load in self._others())
+        return stride(self._store, map_axis) if reads_fit_vectors else None
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
         """The store of what the map makes of `value`."""
-        moved = {self._along[var].var: to for var, to in at.items() if var in self._along}
-        axes = self._fixed | moved
+        map_indices = {
+            self._along[var].var: index for var, index in at.items() if var in self._along
+        }
+        values_of_axes = self._fixed | map_indices
 
-        def replace(node: Any) -> Any:
-            return value if node.source.same_as(self._taken) else node
+        def replace_result(load: Any) -> Any:
+            return value if load.source.same_as(self._taken) else load
 
-        result = tvm_ffi.structural_map(substitute_values(self._store.value, axes), (Load, replace))
-        indices = [substitute_values(index, axes) for index in self._store.indices]
+        result = tvm_ffi.structural_map(
+            substitute_values(self._store.value, values_of_axes), (Load, replace_result)
+        )
+        indices = [substitute_values(index, values_of_axes) for index in self._store.indices]
         return tirx.BufferStore(self._store.buffer, result, indices)
 
     def _others(self) -> list[Any]:
@@ -103,29 +112,30 @@ class EpilogueStore:
 
 def _is_like(buffer: Any, other: Any) -> bool:
     """Whether two buffers have the same shape and dtype."""
-    same = len(buffer.shape) == len(other.shape) and all(
-        tvm_ffi.structural_equal(a, b) for a, b in zip(buffer.shape, other.shape, strict=True)
+    same_shape = len(buffer.shape) == len(other.shape) and all(
+        tvm_ffi.structural_equal(extent, other_extent)
+        for extent, other_extent in zip(buffer.shape, other.shape, strict=True)
     )
-    return same and str(buffer.dtype) == str(other.dtype)
+    return same_shape and str(buffer.dtype) == str(other.dtype)
 
 
 def result_store_of(
     stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any]
 ) -> PlainStore | EpilogueStore | None:
-    """The store of a stage's results; None if its epilogue does more than to store one.
+    """The store of a stage's results; None if its epilogue does more than to store one value.
 
     Parameters
     ----------
     stage : Stage
     epilogue : Epilogue or None
-        The map that takes each of its results.
+        The map that takes each of the stage's results.
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
     """
     if epilogue is None:
         return PlainStore(blocks[stage.name])
-    behind = blocks[epilogue.stage.name]
-    return EpilogueStore(epilogue, behind) if _is_single_store(behind) else None
+    map_block = blocks[epilogue.stage.name]
+    return EpilogueStore(epilogue, map_block) if _is_single_store(map_block) else None
 
 
 def _is_single_store(realize: Any) -> bool:

@@ -1,6 +1,6 @@
-"""The choice of a tile: by an estimate of the cycles that a contraction takes with it.
+"""The choice of a register tile, by an estimate of the cycles that a contraction takes with it.
 
-The constants are measured on Zen 4; they rank tiles and say nothing about other machines' seconds.
+The constants are measured on Zen 4. They serve to rank tiles, not to predict seconds.
 """
 
 from __future__ import annotations
@@ -18,51 +18,52 @@ from ..vector_unit import VectorUnit
 from .store import ResultStore
 
 CACHE = 5 << 17
-"""Bytes that are used again and again: they fit the second cache of a core, with room to spare."""
+"""Bytes of data that are to stay in a core's second-level cache: 640 KiB of 1 MiB on Zen 4."""
 
 _LOAD_CYCLES = (0.1, 0.35)
-"""Cycles that a load costs beside the multiply-adds that hide it: of one element, of a vector."""
+"""Cycles that a load costs in spite of the multiply-adds that hide it: of one element, a vector."""
 
 _STEP_CYCLES = 1.0
-"""Cycles of the innermost loop itself, in each step."""
+"""Cycles of each step of the innermost loop for the loop itself."""
 
 _NARROW_OPERATION_CYCLES = 0.7
-"""Cycles of an operation on part of a register: many processors do two of a half in one cycle."""
+"""Cycles of an operation on part of a register: many processors do two such in one cycle."""
 
 _RAGGED_OVERHEAD = 0.06
-"""Part of the time that rows beyond the end cost, besides what is computed for nothing."""
+"""Share of the time that a ragged row axis costs, besides the rows that are computed in vain."""
 
 _SPREAD_ROWS_COST = 1e-6
-"""Cost of rows that lie far apart, where nothing else decides: part of the time per doubling."""
+"""Share of the time per doubling of the distance that a tile's rows span in memory. It is so small
+that it only decides between tiles that are otherwise equal."""
 
 _MAX_UNCROWDED_ROWS = 8
 _CROWDED_ROW_BYTES = 2048
 _CROWDED_OVERHEAD = 0.15
-"""Part of the time that it costs to read more than a few rows which lie so many bytes apart: they
-compete for the same places of the first cache."""
+"""Share of the time that it costs to read more than `_MAX_UNCROWDED_ROWS` rows which lie
+`_CROWDED_ROW_BYTES` or more apart: they compete for the same sets of the first-level cache."""
 
 _BLOCKED_SUM_OVERHEAD = 0.05
-"""Part of the time that it costs to go through a sum in blocks, where panels do not fit CACHE."""
+"""Share of the time that it costs to go through a sum in blocks, where a panel exceeds CACHE."""
 
 _ELEMENT_STORE_CYCLES = 2.0
 """Cycles to store one element of a tile that cannot be stored in vectors."""
 
 _MAX_GUARDED_TILE_BYTES = 1024
-"""Bytes of results below which tiles stay whose terms may lie outside a factor. Larger ones take
-0.75 to 1.15 of the time, one depthwise weight gradient or another."""
+"""Tiles whose terms may lie outside a factor stay below this many bytes of results. Larger tiles
+take between 0.75 and 1.15 of the time, depending on the depthwise weight gradient."""
 
 _MAX_SHORT_SUM_TERMS = 64
-"""Terms up to which a sum is short: if both factors are read in vectors, waiting for them is what
-takes time."""
+"""A sum of at most so many terms is short. If both factors of it are read in vectors, waiting for
+these loads is what takes time."""
 
 _MAX_SHORT_SUM_VECTORS = 4
-"""Vectors of a tile of short sums at most: a core then begins with the next tile meanwhile."""
+"""Vectors of a tile of short sums at most: so few let a core begin the next tile meanwhile."""
 
 _ELEMENT_COPY_CYCLES = 2.0
 """Cycles to copy one element into a panel of vectors that are not contiguous."""
 
 _MAX_COPY_SHARE = 0.5
-"""Copying may take this part of the time of the multiply-adds, at most."""
+"""Share of the time of the multiply-adds that copying may take at most."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,13 @@ class Tile:
     vector : Axis
         The axis along which vectors lie.
     panel : int
-        The factor that is read in vectors; the other one may be, too.
+        The number of the factor that is read in vectors. The other factor may be read so, too.
     copied : bool
-        Whether it has to be copied for that, because its vectors are not contiguous.
+        Whether this factor must be copied first, because its vectors are not contiguous in memory.
     lanes, vectors : int
-        Elements of a vector, vectors side by side.
+        The number of elements of a vector, and of vectors side by side.
     rows : tuple of (Axis, int)
-        The other axes, and how many elements along them.
+        The other axes of the tile, and the number of elements along each.
     """
 
     vector: Axis
@@ -92,162 +93,196 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Elements along the vector axis."""
+        """The number of elements along the vector axis."""
         return self.lanes * self.vectors
 
     @property
     def registers(self) -> int:
-        """Vectors in all."""
+        """The number of vectors that hold the results of the tile."""
         return self.vectors * math.prod(length for _, length in self.rows)
 
 
 def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Tile | None:
     """The tile with which a contraction takes the least time; None if none pays."""
-    best, least = None, math.inf
-    for axis in contraction.spatial:
-        step = result_store.step(axis)
-        for tile in _tiles_along(contraction, axis, unit):
-            in_vectors = step == 1 and not (result_store.once and volume([axis]) % tile.width)
+    best_tile_so_far, least_cycles = None, math.inf
+    for vector_axis in contraction.spatial:
+        store_step = result_store.step(vector_axis)
+        for tile in _tiles_along(contraction, vector_axis, unit):
+            # Vectors at a ragged end overlap those before, which would store an element twice.
+            in_vectors = store_step == 1 and not (
+                result_store.once and volume([vector_axis]) % tile.width
+            )
             is_narrow = tile.lanes < unit.lanes(contraction.dtype)
             cycles = _cycles(
                 contraction, tile, in_vectors, _NARROW_OPERATION_CYCLES if is_narrow else 1.0
             )
-            if cycles < least:
-                best, least = tile, cycles
-    return best
+            if cycles < least_cycles:
+                best_tile_so_far, least_cycles = tile, cycles
+    return best_tile_so_far
 
 
 def is_short(contraction: Contraction, vector: Axis) -> bool:
-    """Whether sums have few terms, and all factors are read in vectors along an axis."""
+    """Whether sums have few terms, and both factors are read in vectors along the given axis."""
     both = all(contraction.step(factor, vector) for factor in (0, 1))
     return both and volume(contraction.reduced) <= _MAX_SHORT_SUM_TERMS
 
 
-def _tiles_along(contraction: Contraction, axis: Axis, unit: VectorUnit) -> Iterator[Tile]:
-    """Yield the tiles whose vectors lie along an axis."""
-    panel = _panel_factor(contraction, axis)
-    if panel is None or axis.extent is None or axis.extent == 1:
+def _tiles_along(contraction: Contraction, vector_axis: Axis, unit: VectorUnit) -> Iterator[Tile]:
+    """Yield the candidate tiles whose vectors lie along an axis."""
+    panel = _panel_factor(contraction, vector_axis)
+    if panel is None or vector_axis.extent is None or vector_axis.extent == 1:
         return
-    copied = contraction.step(panel, axis) != 1
+    copied = contraction.step(panel, vector_axis) != 1
     if copied and not contraction.can_be_copied(panel):
         return
-    others = [one for one in contraction.spatial if one is not axis and one.extent != 1]
-    shared = [one for one in others if not contraction.depends(panel, one)]
+    # Rows go along axes that leave the panel as it is: a vector that is loaded serves all of them.
+    other_axes = [
+        axis for axis in contraction.spatial if axis is not vector_axis and axis.extent != 1
+    ]
+    row_axes = [axis for axis in other_axes if not contraction.depends(panel, axis)]
     itemsize = tvm.DataType(contraction.dtype).itemsize
-    for lanes, vectors in _widths(axis.extent, unit.lanes(contraction.dtype)):
-        # Beside the results, registers hold the vectors of one step and one broadcast element.
-        most = (unit.registers - 2 - vectors) // vectors
-        if is_short(contraction, axis):
-            most = min(most, _MAX_SHORT_SUM_VECTORS // vectors)
+    for lanes, vectors in _widths(vector_axis.extent, unit.lanes(contraction.dtype)):
+        # Besides the results, registers hold the vectors of one step and a broadcast element; one
+        # more is left to spare.
+        max_rows = (unit.registers - 2 - vectors) // vectors
+        if is_short(contraction, vector_axis):
+            max_rows = min(max_rows, _MAX_SHORT_SUM_VECTORS // vectors)
         if contraction.inside:
-            most = min(most, (_MAX_GUARDED_TILE_BYTES - 1) // (vectors * lanes * itemsize))
-        for rows in _rows(shared, most):
-            yield Tile(axis, panel, copied, lanes, vectors, rows)
+            max_rows = min(max_rows, (_MAX_GUARDED_TILE_BYTES - 1) // (vectors * lanes * itemsize))
+        for rows in _rows(row_axes, max_rows):
+            yield Tile(vector_axis, panel, copied, lanes, vectors, rows)
 
 
 def _panel_factor(contraction: Contraction, axis: Axis) -> int | None:
-    """The factor that is read in vectors along an axis; None if none can be.
+    """The number of the factor that is read in vectors along an axis; None if neither can be.
 
-    The other one is the same for all lanes, or is read in vectors as well.
+    The other factor is the same for all lanes, or is read in vectors as well.
     """
     steps = [contraction.step(factor, axis) for factor in (0, 1)]
     if None in steps or steps == [0, 0]:
         return None
     if 0 in steps:
         return 1 - steps.index(0)
+    # Both factors move along the axis. Only one can be copied, so the other must be contiguous.
     if 1 not in steps:
         return None
+    # The better panel depends on fewer axes of the result, which leaves more of them for rows. It
+    # can be the panel only where the other factor can be read in place.
     sizes = [len(contraction.used_by(factor, contraction.spatial)) for factor in (0, 1)]
     smaller = 0 if sizes[0] < sizes[1] else 1
     return smaller if steps[1 - smaller] == 1 else 1 - smaller
 
 
 def _widths(extent: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Yield lanes and vectors of tiles that fit an extent; no less than a quarter of a register.
+    """Yield the lanes and the number of vectors of tiles that fit an extent.
 
-    Vectors that do not fill a register serve extents that wider ones do not divide.
+    Vectors of a half or a quarter of a register serve extents that wider ones do not divide.
     """
-    for narrower in (lanes, lanes // 2, lanes // 4):
-        if 1 < narrower <= extent:
-            for vectors in range(1, min(4, extent // narrower) + 1):
-                yield narrower, vectors
-            if extent % narrower == 0:
+    for vector_lanes in (lanes, lanes // 2, lanes // 4):
+        if 1 < vector_lanes <= extent:
+            for vectors in range(1, min(4, extent // vector_lanes) + 1):
+                yield vector_lanes, vectors
+            if extent % vector_lanes == 0:
                 return
 
 
-def _rows(axes: Sequence[Axis], most: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
-    """Yield row axes and lengths, up to two of them with a product of up to `most`."""
+def _rows(axes: Sequence[Axis], max_rows: int) -> Iterator[tuple[tuple[Axis, int], ...]]:
+    """Yield the row axes of a tile and its lengths along them.
+
+    There are at most two row axes, and the product of the lengths is at most `max_rows`.
+    """
     yield ()
-    options = [[(axis, n) for n in _lengths(axis, most)] for axis in axes]
-    for position, first in enumerate(options):
-        for one in first:
-            yield (one,)
-            for second in options[position + 1 :]:
-                yield from ((one, two) for two in second if one[1] * two[1] <= most)
+    options_by_axis = [[(axis, length) for length in _lengths(axis, max_rows)] for axis in axes]
+    for position, first_options in enumerate(options_by_axis):
+        for first in first_options:
+            yield (first,)
+            for second_options in options_by_axis[position + 1 :]:
+                yield from (
+                    (first, second) for second in second_options if first[1] * second[1] <= max_rows
+                )
 
 
-def _lengths(axis: Axis, most: int) -> list[int]:
-    """Lengths that cut an axis into tiles as equal as possible."""
+def _lengths(axis: Axis, max_length: int) -> list[int]:
+    """The lengths greater than one that cut an axis into tiles as equal as possible."""
     extent = volume([axis])
-    even = {ceil_div(extent, ceil_div(extent, n)) for n in range(2, most + 1)}
-    return sorted(n for n in even if 1 < n <= most)
+    # The least length that needs no more tiles than `length` does wastes the fewest rows.
+    balanced = {ceil_div(extent, ceil_div(extent, length)) for length in range(2, max_length + 1)}
+    return sorted(length for length in balanced if 1 < length <= max_length)
 
 
-def _cycles(contraction: Contraction, tile: Tile, in_vectors: bool, operation: float) -> float:
-    """An estimate of the time of a whole contraction; infinite if copying does not pay.
+def _cycles(
+    contraction: Contraction, tile: Tile, in_vectors: bool, operation_cycles: float
+) -> float:
+    """An estimate of the cycles of a whole contraction; infinite if copying does not pay.
 
-    `in_vectors` says that results are stored in vectors; `operation` is the time of one vector's.
+    `in_vectors` says that results are stored in vectors, and `operation_cycles` is the time of one
+    operation on a vector.
     """
     itemsize = tvm.DataType(contraction.dtype).itemsize
     lengths = {axis.var: length for axis, length in tile.rows} | {tile.vector.var: tile.width}
-    tiles, ragged = 1, 0
+    tiles, ragged_axes = 1, 0
     for axis in contraction.spatial:
         length = lengths.get(axis.var, 1)
         tiles *= ceil_div(volume([axis]), length)
-        ragged += axis is not tile.vector and volume([axis]) % length != 0
+        ragged_axes += axis is not tile.vector and volume([axis]) % length != 0
     terms = volume(contraction.reduced)
-    adding = tiles * terms * (_step_cycles(contraction, tile) * operation + _STEP_CYCLES)
-    other = 1 - tile.panel
-    steps = [(contraction.step(other, axis) or 0, length) for axis, length in tile.rows]
-    far = [length for step, length in steps if step * itemsize >= _CROWDED_ROW_BYTES]
-    panel = tile.width * volume(contraction.used_by(tile.panel, contraction.reduced)) * itemsize
-    losses = (
-        _RAGGED_OVERHEAD * ragged
-        + _CROWDED_OVERHEAD * (math.prod(far) > _MAX_UNCROWDED_ROWS)
-        + _BLOCKED_SUM_OVERHEAD * (panel > CACHE)
-        + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in steps))
+    adding_cycles = (
+        tiles * terms * (_step_cycles(contraction, tile) * operation_cycles + _STEP_CYCLES)
     )
-    stored = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT_STORE_CYCLES)
-    copying = 0.0
+    other_factor = 1 - tile.panel
+    row_steps = [(contraction.step(other_factor, axis) or 0, length) for axis, length in tile.rows]
+    distant_lengths = [
+        length for step, length in row_steps if step * itemsize >= _CROWDED_ROW_BYTES
+    ]
+    panel_bytes = (
+        tile.width * volume(contraction.used_by(tile.panel, contraction.reduced)) * itemsize
+    )
+    # All losses are shares of the time of the multiply-adds.
+    overhead = (
+        _RAGGED_OVERHEAD * ragged_axes
+        + _CROWDED_OVERHEAD * (math.prod(distant_lengths) > _MAX_UNCROWDED_ROWS)
+        + _BLOCKED_SUM_OVERHEAD * (panel_bytes > CACHE)
+        + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in row_steps))
+    )
+    store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT_STORE_CYCLES)
+    copy_cycles = 0.0
     if tile.copied:
-        copying = _ELEMENT_COPY_CYCLES * volume(contraction.used_by(tile.panel, contraction.axes))
-        if copying > _MAX_COPY_SHARE * adding:
+        copy_cycles = _ELEMENT_COPY_CYCLES * volume(
+            contraction.used_by(tile.panel, contraction.axes)
+        )
+        if copy_cycles > _MAX_COPY_SHARE * adding_cycles:
             return math.inf
-    return adding * (1 + losses) + tiles * stored + copying
+    return adding_cycles * (1 + overhead) + tiles * store_cycles + copy_cycles
 
 
 def _step_cycles(contraction: Contraction, tile: Tile) -> float:
-    """The cycles of one step of the innermost loop: one multiply-add per register."""
-    loads, waits = 0.0, 0.0
-    short = is_short(contraction, tile.vector)
+    """The cycles of one step of the innermost loop: one multiply-add per register and its loads."""
+    loads, exposed_cycles = 0.0, 0.0
+    sum_is_short = is_short(contraction, tile.vector)
     for factor in (0, 1):
-        rows = [length for axis, length in tile.rows if contraction.depends(factor, axis)]
+        row_lengths = [length for axis, length in tile.rows if contraction.depends(factor, axis)]
         is_vector = bool(contraction.step(factor, tile.vector))
-        places = _places(contraction, factor, tile) if short else math.prod(rows)
-        number = places * (tile.vectors if is_vector else 1)
-        loads += number
-        waits += number * _LOAD_CYCLES[is_vector]
-    return max(tile.registers, loads) + waits
+        elements = _places(contraction, factor, tile) if sum_is_short else math.prod(row_lengths)
+        load_count = elements * (tile.vectors if is_vector else 1)
+        loads += load_count
+        exposed_cycles += load_count * _LOAD_CYCLES[is_vector]
+    # Multiply-adds and loads go on side by side, one of each per cycle: the longer sequence counts.
+    return max(tile.registers, loads) + exposed_cycles
 
 
 def _places(contraction: Contraction, factor: int, tile: Tile) -> float:
-    """How many elements along the rows are read in one step, on average over a short sum.
+    """How many elements along the rows are loaded in one step, on average over a short sum.
 
-    Windows overlap: what one step has read is at hand in the next.
+    The windows of neighboring results overlap: what one step has loaded is at hand in the next, so
+    only distinct elements count.
     """
-    lengths = [*tile.rows, *((axis, volume([axis])) for axis in contraction.reduced)]
-    places = 1
+    axis_lengths = [*tile.rows, *((axis, volume([axis])) for axis in contraction.reduced)]
+    distinct_elements = 1
     for index in contraction.loads[factor].indices:
-        reaches = [(linear_coefficient(index, a.var) or 0) * (n - 1) for a, n in lengths]
-        places *= 1 + sum(abs(reach) for reach in reaches)
-    return places / volume(contraction.reduced)
+        reaches = [
+            (linear_coefficient(index, axis.var) or 0) * (length - 1)
+            for axis, length in axis_lengths
+        ]
+        # An index takes at most as many values as lie between its least and its greatest.
+        distinct_elements *= 1 + sum(abs(reach) for reach in reaches)
+    return distinct_elements / volume(contraction.reduced)

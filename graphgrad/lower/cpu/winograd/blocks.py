@@ -1,4 +1,8 @@
-"""What kernels keep between their parts: factors of tiles, factors of panels, and products."""
+"""The memory between the stages of a kernel: factors and products, as matrices.
+
+A transformed tile of n by n elements gives n² factors, one for each product. So there are n²
+products of matrices, each with its own pair of matrices of factors.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ from .multiply import Panel
 
 @dataclass(frozen=True)
 class Rows:
-    """For each product a matrix: a row of channels for each tile.
+    """A matrix for each product, with a row of channels for each tile.
 
     Attributes
     ----------
     buffer : Buffer
     stride : int
-        From product to product: an odd number of vectors, so that the products of one element start
-        in different sets of a cache.
+        The distance in elements from product to product. It is an odd number of vectors, so that
+        the elements at one position of all products lie in different sets of a cache.
     channels : int
+        The length of a row.
     """
 
     buffer: Any
@@ -30,7 +35,8 @@ class Rows:
 
     @staticmethod
     def of(name: str, products: int, tiles: int, channels: int, lanes: int) -> Rows:
-        """Memory for that many matrices."""
+        """Memory for `products` matrices."""
+        # `| 1` makes the number of vectors odd.
         stride = (-(-tiles * channels // lanes) | 1) * lanes
         return Rows(scratch(name, (products * stride,)), stride, channels)
 
@@ -41,15 +47,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class Panels:
-    """For each product a matrix, cut into panels of columns that lie in memory one by one.
+    """A matrix for each product, cut into panels of columns, each of which is contiguous.
 
     Attributes
     ----------
     buffer : Buffer
     stride : int
-        From product to product, as of `Rows`.
+        The distance in elements from product to product, odd in vectors as in `Rows`.
     rows : int
+        The number of rows of each matrix.
     panel : Panel
+        The register tile, as wide as a panel.
     """
 
     buffer: Any
@@ -59,17 +67,20 @@ class Panels:
 
     @staticmethod
     def of(name: str, products: int, rows: int, panels: int, panel: Panel) -> Panels:
-        """Memory for that many matrices."""
+        """Memory for `products` matrices."""
         stride = (rows * panels * panel.vectors | 1) * panel.lanes
         return Panels(scratch(name, (products * stride,)), stride, rows, panel)
 
     def at(self, product: Index, panel: Index, row: Index, column: Index) -> list[Index]:
-        """The indices of an element, of a column in a panel."""
+        """The indices of an element; `column` is counted within its panel."""
         return [product * self.stride + (panel * self.rows + row) * self.panel.width + column]
 
 
 def blank(buffer: Any, lanes: int, parts: int = 1) -> Statement:
-    """What fills scratch memory of one axis with zeros, in parts that threads share."""
+    """The statement that fills a one-dimensional buffer with zeros, in `parts` parallel parts.
+
+    The buffer holds a whole number of vectors for each part.
+    """
     vectors = int(buffer.shape[0]) // (parts * lanes)
 
     def zeros(first: Index) -> Statement:
@@ -78,5 +89,5 @@ def blank(buffer: Any, lanes: int, parts: int = 1) -> Statement:
 
     return parallel(
         parts,
-        lambda part: serial(vectors, lambda v: zeros((part * vectors + v) * lanes)),
+        lambda part: serial(vectors, lambda vector: zeros((part * vectors + vector) * lanes)),
     )

@@ -1,8 +1,8 @@
-"""Which stages are convolutions with 3 by 3 windows: recognized by what they compute.
+"""The recognition of convolutions with 3 by 3 windows, by the indices of what a stage multiplies.
 
-A convolution and its data gradient are one form, channels last, with any border of zeros and with
-the windows as they are or turned; the weight gradient is another. What was derived from tensor
-expressions takes the same forms.
+There are two forms. A convolution and its data gradient are one, channels last, with any border of
+zeros, and with windows that run forwards or backwards; the weight gradient is the other. Gradients
+that were derived from tensor expressions take the same forms.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from .weight import WeightGradient
 
 @dataclass(frozen=True)
 class Slide:
-    """How an index goes over a window.
+    """The way in which an index goes over the rows or columns of a window.
 
     Attributes
     ----------
     axis : Var
+        The axis of the sum that goes over the window.
     factor : int
-        1 or -1: backwards.
+        1 if it goes forwards, -1 if it goes backwards.
     first : int
-        Where the first row or column of the window is, seen from its place.
+        The distance from the window's position to its first row or column.
     """
 
     axis: Any
@@ -40,14 +41,16 @@ class Slide:
 
 
 class Sum:
-    """A sum of products of two reads with four indices each, and a result with four.
+    """A sum of products of two reads, as affine indices of its three accesses.
+
+    They are those of the two reads and, last, that of the result.
 
     Parameters
     ----------
     stage : Stage
-        With `operands`.
+        It has `operands`.
     realize : SBlockRealize
-        Its block.
+        The block of the stage.
     """
 
     def __init__(self, stage: Stage, realize: Any):
@@ -65,49 +68,56 @@ class Sum:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all of its indices are affine, and there are four of each."""
+        """Whether all indices are affine, and each access has four."""
         return all(
             len(access.indices) == 4 and None not in access.indices for access in self.accesses
         )
 
     def extents(self, indices: Sequence[Terms]) -> list[int] | None:
-        """The extents of indices that are whole axes, or always zero; None if any is not."""
-        found = [self._extent(index) for index in indices]
-        return None if None in found else found  # type: ignore[return-value]
+        """The extents of indices, each of which is an axis, or always zero; None if any is not."""
+        extents = [self._extent(index) for index in indices]
+        return None if None in extents else extents  # type: ignore[return-value]
 
     def slide(self, index: Terms, base: Terms) -> Slide | None:
-        """How an index goes over the rows or columns of a window; None if it does not.
+        """The way in which an index goes over the rows or columns of a window.
+
+        None if it does not go over a window of 3.
 
         Parameters
         ----------
         index : Terms
         base : Terms
-            The place of the window.
+            The position of the window.
         """
-        rest = {
+        difference = {
             variable: index.get(variable, 0) - base.get(variable, 0) for variable in (*index, *base)
         }
-        shift = rest.pop(None, 0)
-        moved = {variable: factor for variable, factor in rest.items() if factor}
-        if len(moved) != 1:
+        shift = difference.pop(None, 0)
+        coefficients = {
+            variable: coefficient for variable, coefficient in difference.items() if coefficient
+        }
+        if len(coefficients) != 1:
             return None
-        ((variable, factor),) = moved.items()
-        if abs(factor) != 1 or self.axes[variable].extent != TAPS:
+        ((variable, coefficient),) = coefficients.items()
+        if abs(coefficient) != 1 or self.axes[variable].extent != TAPS:
             return None
-        return Slide(variable, factor, shift if factor == 1 else shift - (TAPS - 1))
+        # Backwards, the last value of the variable is at the first row or column.
+        return Slide(variable, coefficient, shift if coefficient == 1 else shift - (TAPS - 1))
 
     def _extent(self, index: Terms) -> int | None:
+        """The extent of an index that is one axis, or always zero; None if it is neither."""
+        # Axes of one element have been replaced by their value, which leaves no terms.
         if not index:
             return 1
-        (variable, *others) = index
-        if others or variable is None or index[variable] != 1:
+        (variable, *other_terms) = index
+        if other_terms or variable is None or index[variable] != 1:
             return None
         return self.axes[variable].extent
 
 
 @dataclass(frozen=True)
 class Access:
-    """A read or a write: its buffer, and its indices."""
+    """A read or a write: its buffer and its affine indices. None stands for one that is no such."""
 
     buffer: Any
     indices: list[Any]
@@ -116,140 +126,178 @@ class Access:
 def convolution_of(
     stage: Stage, realize: Any, borders: Mapping[Any, Border], result_store: ResultStore
 ) -> Convolution | None:
-    """The convolution that a stage computes, None if it computes something else.
+    """The convolution that a stage computes; None if it computes something else.
 
-    y[n, i, j, k] = Σ x[n, i + r, j + s, c] · w[r, s, c, k], where r and s may fall in w or in x,
-    and c and k may change places in w.
+    y[n, i, j, k] = Σ x[n, i + r, j + s, c] · w[r, s, c, k], where r and s may run backwards in w or
+    in x, and c and k may change places in w.
 
     Parameters
     ----------
     stage : Stage
     realize : SBlockRealize
-        Its block.
+        The block of the stage.
     borders : dict
-        By buffer, what it is a copy of, with a border.
+        From the buffer of each padded copy to what it is a copy of.
     result_store : ResultStore
-        What takes the results.
+        The store of the results.
     """
-    found = Sum(stage, realize)
-    if len(stage.reduced) != 3 or not found.is_plain:
+    products = Sum(stage, realize)
+    if len(stage.reduced) != 3 or not products.is_plain:
         return None
-    for data, weight in (found.accesses[:2], found.accesses[1::-1]):
-        made = _convolution(found, data, weight, borders, result_store)
-        if made is not None:
-            return made
+    # Factors may stand in either order.
+    for data, weight in (products.accesses[:2], products.accesses[1::-1]):
+        convolution = _convolution(products, data, weight, borders, result_store)
+        if convolution is not None:
+            return convolution
     return None
 
 
 def weight_gradient_of(
     stage: Stage, realize: Any, borders: Mapping[Any, Border], result_store: ResultStore
 ) -> WeightGradient | None:
-    """The weight gradient that a stage computes, None if it computes something else.
+    """The weight gradient that a stage computes; None if it computes something else.
 
     w̄[r, s, c, k] = Σ x[n, p + r, q + s, c] · ȳ[n, p, q, k], where c and k may change places in w̄.
 
     Parameters
     ----------
     stage, realize, borders, result_store
-        As of `convolution_of`.
+        As for `convolution_of`.
     """
-    found = Sum(stage, realize)
-    if not found.is_plain:
+    products = Sum(stage, realize)
+    if not products.is_plain:
         return None
-    for data, cotangent in (found.accesses[:2], found.accesses[1::-1]):
-        made = _weight_gradient(found, data, cotangent, borders, result_store)
-        if made is not None:
-            return made
+    for data, cotangent in (products.accesses[:2], products.accesses[1::-1]):
+        gradient = _weight_gradient(products, data, cotangent, borders, result_store)
+        if gradient is not None:
+            return gradient
     return None
 
 
 def _convolution(
-    found: Sum,
+    products: Sum,
     data: Access,
     weight: Access,
     borders: Mapping[Any, Border],
     result_store: ResultStore,
 ) -> Convolution | None:
-    out = found.accesses[2]
-    c, k = data.indices[3], out.indices[3]
-    extents = found.extents([*out.indices, c])
-    rows = found.slide(data.indices[1], out.indices[1])
-    columns = found.slide(data.indices[2], out.indices[2])
-    if extents is None or rows is None or columns is None or not c or not k:
+    """The convolution of `data` with `weight`; None if it is none."""
+    result = products.accesses[2]
+    channel_index, filter_index = data.indices[3], result.indices[3]
+    extents = products.extents([*result.indices, channel_index])
+    row_slide = products.slide(data.indices[1], result.indices[1])
+    column_slide = products.slide(data.indices[2], result.indices[2])
+    if (
+        extents is None
+        or row_slide is None
+        or column_slide is None
+        or not channel_index
+        or not filter_index
+    ):
         return None
-    turned = weight.indices[2:] == [k, c]
-    falls = [_runs_backwards(weight.indices[0], rows), _runs_backwards(weight.indices[1], columns)]
+    turned = weight.indices[2:] == [filter_index, channel_index]
+    runs_backwards = [
+        _runs_backwards(weight.indices[0], row_slide),
+        _runs_backwards(weight.indices[1], column_slide),
+    ]
     if not (
-        data.indices[0] == out.indices[0]
-        and found.axes[rows.axis].reduced
-        and found.axes[columns.axis].reduced
-        and (turned or weight.indices[2:] == [c, k])
-        and None not in falls
+        data.indices[0] == result.indices[0]
+        and products.axes[row_slide.axis].reduced
+        and products.axes[column_slide.axis].reduced
+        and (turned or weight.indices[2:] == [channel_index, filter_index])
+        and None not in runs_backwards
     ):
         return None
     count, height, width, filters, channels = extents
-    images = _images(data.buffer, borders, [rows.first, columns.first], count, channels)
+    images = _images(data.buffer, borders, [row_slide.first, column_slide.first], count, channels)
     if images is None:
         return None
 
-    def at(i: Index, j: Index, channel: Index, number: Index) -> tuple[Any, list[Index]]:
-        taps = [TAPS - 1 - tap if fall else tap for tap, fall in zip((i, j), falls, strict=True)]
-        return weight.buffer, [*taps, *([number, channel] if turned else [channel, number])]
+    def weight_at(
+        row_tap: Index, column_tap: Index, channel: Index, filter_number: Index
+    ) -> tuple[Any, list[Index]]:
+        taps = [
+            TAPS - 1 - tap if backwards else tap
+            for tap, backwards in zip((row_tap, column_tap), runs_backwards, strict=True)
+        ]
+        return weight.buffer, [
+            *taps,
+            *([filter_number, channel] if turned else [channel, filter_number]),
+        ]
 
     return Convolution(
-        images, height, width, filters, turned, at, _result_writer(out, result_store)
+        images, height, width, filters, turned, weight_at, _result_writer(result, result_store)
     )
 
 
 def _weight_gradient(
-    found: Sum,
+    products: Sum,
     data: Access,
     cotangent: Access,
     borders: Mapping[Any, Border],
     result_store: ResultStore,
 ) -> WeightGradient | None:
-    out = found.accesses[2]
-    c, k = data.indices[3], cotangent.indices[3]
-    extents = found.extents([*cotangent.indices, c])
-    rows = found.slide(data.indices[1], cotangent.indices[1])
-    columns = found.slide(data.indices[2], cotangent.indices[2])
-    if extents is None or rows is None or columns is None or not c or not k:
+    """The weight gradient of `data` and `cotangent`; None if it is none."""
+    result = products.accesses[2]
+    channel_index, filter_index = data.indices[3], cotangent.indices[3]
+    extents = products.extents([*cotangent.indices, channel_index])
+    row_slide = products.slide(data.indices[1], cotangent.indices[1])
+    column_slide = products.slide(data.indices[2], cotangent.indices[2])
+    if (
+        extents is None
+        or row_slide is None
+        or column_slide is None
+        or not channel_index
+        or not filter_index
+    ):
         return None
     if not (
         data.indices[0] == cotangent.indices[0]
-        and out.indices[:2] == [{rows.axis: 1}, {columns.axis: 1}]
-        and rows.factor == columns.factor == 1
-        and out.indices[2:] in ([c, k], [k, c])
+        and result.indices[:2] == [{row_slide.axis: 1}, {column_slide.axis: 1}]
+        and row_slide.factor == column_slide.factor == 1
+        and result.indices[2:] in ([channel_index, filter_index], [filter_index, channel_index])
         and cotangent.buffer not in borders
     ):
         return None
     count, height, width, filters, channels = extents
-    images = _images(data.buffer, borders, [rows.first, columns.first], count, channels)
+    images = _images(data.buffer, borders, [row_slide.first, column_slide.first], count, channels)
     if images is None:
         return None
-    given = Images(cotangent.buffer, 0, 0, count, height, width, filters)
+    cotangent_images = Images(cotangent.buffer, 0, 0, count, height, width, filters)
     return WeightGradient(
-        images, given, out.indices[2:] == [c, k], _result_writer(out, result_store)
+        images,
+        cotangent_images,
+        result.indices[2:] == [channel_index, filter_index],
+        _result_writer(result, result_store),
     )
 
 
 def _runs_backwards(index: Terms, slide: Slide) -> bool | None:
-    """Whether the weights run backwards while a window runs forwards; None if neither."""
+    """Whether the weights run backwards while the window runs forwards, or the other way round.
+
+    None if the index goes over the window in no such way.
+    """
     if set(index) - {slide.axis, None} or abs(index.get(slide.axis, 0)) != 1:
         return None
-    falls = index[slide.axis] == -1
-    if index.get(None, 0) != (TAPS - 1 if falls else 0):
+    index_is_reversed = index[slide.axis] == -1
+    # A reversed index is 2 - axis; with any other constant it would leave the window.
+    if index.get(None, 0) != (TAPS - 1 if index_is_reversed else 0):
         return None
-    return falls != (slide.factor == -1)
+    return index_is_reversed != (slide.factor == -1)
 
 
 def _images(
     buffer: Any, borders: Mapping[Any, Border], shifts: Sequence[int], count: int, channels: int
 ) -> Images | None:
-    """Images whose window starts so far beyond the result's row and column."""
+    """The images whose windows begin at distances `shifts` from the result's row and column.
+
+    None if they have a border along other axes, or if their size is not known.
+    """
+    # A window that begins before its position reads that many zeros before the first row or column.
     border = borders.get(buffer)
     top, left = -shifts[0], -shifts[1]
     if border is not None:
+        # `Images` has borders around rows and columns alone.
         if border.before[0] or border.before[3]:
             return None
         buffer, top, left = border.source, top + border.before[1], left + border.before[2]
@@ -259,14 +307,14 @@ def _images(
     return Images(buffer, top, left, count, rows, columns, channels)
 
 
-def _result_writer(out: Access, result_store: ResultStore) -> Any:
+def _result_writer(result: Access, result_store: ResultStore) -> Any:
     """The function that stores a result, given its four indices and its value."""
 
-    def put(*indices_and_value: Any) -> Any:
+    def store_result(*indices_and_value: Any) -> Any:
         *indices, value = indices_and_value
-        at = {}
-        for index, value_of in zip(out.indices, indices, strict=True):
-            at.update(dict.fromkeys(index, value_of))
-        return result_store.store(at, value)
+        indices_by_axis = {}
+        for index, position in zip(result.indices, indices, strict=True):
+            indices_by_axis.update(dict.fromkeys(index, position))
+        return result_store.store(indices_by_axis, value)
 
-    return put
+    return store_result

@@ -1,4 +1,7 @@
-"""The kernel of a convolution, and of its data gradient, which is one with other weights."""
+"""The kernel of a convolution by minimal filtering.
+
+It serves data gradients as well: they are convolutions with rearranged weights.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from .multiply import Panel, product
 from .transforms import Images, Tiling, results, strip_factors, tap_factors
 
 TAPS = 3
-"""Rows and columns of a window."""
+"""The number of rows, and of columns, of a window."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,15 @@ class Convolution:
     ----------
     images : Images
     rows, columns, filters : int
-        Of the result.
+        The size of the result.
     turned : bool
-        Whether the weights of neighboring channels lie side by side, not those of filters.
+        Whether the weights of neighboring channels lie side by side in memory, and not those of
+        neighboring filters.
     weight : callable
         Given row and column of the window, channel and filter, returns the buffer and the indices
         of the weight.
     put : callable
-        Given image, row, column, filter and value, returns what stores a result.
+        Given image, row, column, filter and value, returns the statement that stores a result.
     """
 
     images: Images
@@ -60,7 +64,15 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Part:
-    """Some images, some rows of tiles of each, some panels of filters: the first, and how many."""
+    """A part of the result: some images, some rows of tiles of each, some panels of filters.
+
+    Attributes
+    ----------
+    image, row, panel : Expr or int
+        The first of each.
+    images, rows, panels : int
+        The number of each.
+    """
 
     image: Index
     images: int
@@ -71,14 +83,14 @@ class Part:
 
 
 class ConvolutionKernel:
-    """Puts the kernel together.
+    """The kernel of one convolution, with one choice of transforms and register tile.
 
     Parameters
     ----------
     conv : Convolution
     filtering : Filtering
     panel : Panel
-        Of filters; a whole number of them.
+        Its columns are filters, of which there is a whole number of panels.
     """
 
     def __init__(self, conv: Convolution, filtering: Filtering, panel: Panel):
@@ -96,31 +108,37 @@ class ConvolutionKernel:
         Parameters
         ----------
         images, rows : int
-            A block: images, and rows of tiles of each. One of them is 1, or the rows are all.
+            The images of a block, and the rows of tiles of each. One of the two is 1, or a block
+            has all rows of its images.
         """
         channels = self.conv.images.channels
-        taps = Panels.of("tap_factors", self.products, channels, self.panels, self.panel)
+        window_factors = Panels.of("tap_factors", self.products, channels, self.panels, self.panel)
         blocks = self.down // rows
 
-        def one_block(trip: Index) -> Statement:
+        def compute_block(trip: Index) -> Statement:
             image, row = tirx.floordiv(trip, blocks) * images, tirx.floormod(trip, blocks) * rows
             part = Part(image, images, row, rows, 0, self.panels)
             tiles = self._tiles(part)
             factors = self._rows("factors", tiles, channels)
-            made = self._rows("products", tiles, self.conv.filters)
+            tile_products = self._rows("products", tiles, self.conv.filters)
             return block(
                 "scratch",
-                self._each_strip(part, lambda *at: self._strip(part, factors, *at)),
-                self._multiply(part, factors, taps, made, 0, channels),
-                self._finished(part, made),
-                buffers=[factors.buffer, made.buffer],
+                self._each_strip(part, lambda *strip: self._strip(part, factors, *strip)),
+                self._multiply(part, factors, window_factors, tile_products, 0, channels),
+                self._finished(part, tile_products),
+                buffers=[factors.buffer, tile_products.buffer],
             )
 
-        def weights(panel: Index) -> Statement:
-            return self._weights(taps, panel, panel, 0, channels)
+        def transform_weights(panel: Index) -> Statement:
+            return self._weights(window_factors, panel, panel, 0, channels)
 
-        trips = parallel(self.conv.images.count // images * blocks, one_block)
-        return block("scratch", parallel(self.panels, weights), trips, buffers=[taps.buffer])
+        trips = parallel(self.conv.images.count // images * blocks, compute_block)
+        return block(
+            "scratch",
+            parallel(self.panels, transform_weights),
+            trips,
+            buffers=[window_factors.buffer],
+        )
 
     def by_filters(self, depth: int) -> Statement:
         """The kernel in which panels of filters run through all stages one after the other.
@@ -130,93 +148,124 @@ class ConvolutionKernel:
         Parameters
         ----------
         depth : int
-            Channels whose weights are transformed and multiplied at a time, a divisor of all.
+            The channels whose weights are transformed and multiplied at a time. It divides their
+            number.
         """
         channels, width = self.conv.images.channels, self.panel.width
-        whole = Part(0, self.conv.images.count, 0, self.down, 0, self.panels)
-        tiles = self._tiles(whole)
+        whole_part = Part(0, self.conv.images.count, 0, self.down, 0, self.panels)
+        tiles = self._tiles(whole_part)
         factors = self._rows("factors", tiles, channels)
 
         def strip(trip: Index) -> Statement:
             image, row = tirx.floordiv(trip, self.down), tirx.floormod(trip, self.down)
-            return self._strip(whole, factors, image, row)
+            return self._strip(whole_part, factors, image, row)
 
-        def one_block(panel: Index) -> Statement:
-            part = Part(0, whole.images, 0, whole.rows, panel, 1)
-            taps = Panels.of("tap_factors", self.products, depth, 1, self.panel)
-            made = self._rows("products", tiles, width)
+        def compute_panel(panel: Index) -> Statement:
+            part = Part(0, whole_part.images, 0, whole_part.rows, panel, 1)
+            window_factors = Panels.of("tap_factors", self.products, depth, 1, self.panel)
+            tile_products = self._rows("products", tiles, width)
 
-            def added(i: Index) -> Statement:
+            def add_channels(channel_block: Index) -> Statement:
                 return sequence(
-                    self._weights(taps, 0, panel, i * depth, depth),
-                    self._multiply(part, factors, taps, made, i * depth, depth),
+                    self._weights(window_factors, 0, panel, channel_block * depth, depth),
+                    self._multiply(
+                        part, factors, window_factors, tile_products, channel_block * depth, depth
+                    ),
                 )
 
-            steps = [serial(channels // depth, added), self._finished(part, made)]
+            steps = [serial(channels // depth, add_channels), self._finished(part, tile_products)]
+            # With several blocks of channels, each adds to the products, which must begin at zero.
             if depth < channels:
-                steps.insert(0, blank(made.buffer, self.panel.lanes))
-            return block("scratch", *steps, buffers=[taps.buffer, made.buffer])
+                steps.insert(0, blank(tile_products.buffer, self.panel.lanes))
+            return block("scratch", *steps, buffers=[window_factors.buffer, tile_products.buffer])
 
-        strips = parallel(whole.images * self.down, strip)
-        return block("scratch", strips, parallel(self.panels, one_block), buffers=[factors.buffer])
+        strips = parallel(whole_part.images * self.down, strip)
+        return block(
+            "scratch", strips, parallel(self.panels, compute_panel), buffers=[factors.buffer]
+        )
 
     def _rows(self, name: str, tiles: int, channels: int) -> Rows:
+        """New memory for factors or products of tiles."""
         return Rows.of(name, self.products, tiles, channels, self.panel.lanes)
 
     def _tiles(self, part: Part) -> int:
+        """The number of tiles of a part; its panels of filters do not count."""
         return part.images * part.rows * self.across
 
     def _weights(
-        self, taps: Panels, panel: Index, source: Index, first: Index, depth: int
+        self,
+        window_factors: Panels,
+        panel: Index,
+        source_panel: Index,
+        first_channel: Index,
+        depth: int,
     ) -> Statement:
-        """The statement that computes the factors of one panel of filters, of some channels.
+        """The statement that computes the factors of the weights of one panel, for some channels.
 
-        The weights are copied first, tap by tap: to read nine places of a large tensor at a time
-        takes longer.
+        `source_panel` is the panel's number among all filters, and `panel` its number in
+        `window_factors`. The weights are copied first, tap by tap: to read from nine places of a
+        large tensor at a time takes longer.
         """
         lanes, width = self.panel.lanes, self.panel.width
         copy = scratch("weights", (TAPS, TAPS, depth, width))
 
-        def at(i: Index, j: Index, channel: Index, column: Index) -> tuple[Any, list[Index]]:
-            return self.conv.weight(i, j, first + channel, source * width + column)
+        def weight_at(
+            row_tap: Index, column_tap: Index, channel: Index, column: Index
+        ) -> tuple[Any, list[Index]]:
+            return self.conv.weight(
+                row_tap, column_tap, first_channel + channel, source_panel * width + column
+            )
 
-        def copied(i: Index, j: Index) -> Statement:
+        def copy_tap(row_tap: Index, column_tap: Index) -> Statement:
             if self.conv.turned:
                 return transpose_matrix(
                     width,
                     depth,
                     lanes,
-                    lambda column, channel: at(i, j, channel, column),
-                    lambda column, channel: (copy, [i, j, channel, column]),
+                    lambda column, channel: weight_at(row_tap, column_tap, channel, column),
+                    lambda column, channel: (copy, [row_tap, column_tap, channel, column]),
                 )
 
-            def one(*element: Index) -> Statement:
-                return store(copy, [i, j, *element], load(*at(i, j, *element)))
+            def copy_element(*element: Index) -> Statement:
+                return store(
+                    copy,
+                    [row_tap, column_tap, *element],
+                    load(*weight_at(row_tap, column_tap, *element)),
+                )
 
-            return serial(depth, lambda channel: self._row(lambda column: one(channel, column)))
+            return serial(
+                depth, lambda channel: self._row(lambda column: copy_element(channel, column))
+            )
 
-        def transformed(channel: Index, v: Index) -> Statement:
+        def transform(channel: Index, vector: Index) -> Statement:
             return tap_factors(
                 self.filtering.taps,
                 lanes,
-                lambda i, j, lane: load(copy, [index(i), index(j), channel, v * lanes + lane]),
-                lambda p, lane, value: store(
-                    taps.buffer, taps.at(p, panel, channel, v * lanes + lane), value
+                lambda row_tap, column_tap, lane: load(
+                    copy, [index(row_tap), index(column_tap), channel, vector * lanes + lane]
+                ),
+                lambda product_index, lane, value: store(
+                    window_factors.buffer,
+                    window_factors.at(product_index, panel, channel, vector * lanes + lane),
+                    value,
                 ),
             )
 
-        copies = serial(TAPS, lambda i: serial(TAPS, lambda j: copied(i, j)))
+        copies = serial(
+            TAPS, lambda row_tap: serial(TAPS, lambda column_tap: copy_tap(row_tap, column_tap))
+        )
         transforms = serial(
             depth,
-            lambda channel: serial(self.panel.vectors, lambda v: transformed(channel, v)),
+            lambda channel: serial(self.panel.vectors, lambda vector: transform(channel, vector)),
         )
         return block("scratch", copies, transforms, buffers=[copy])
 
     def _row(self, body: Callable[[Index], Statement]) -> Statement:
-        """Loops over the columns of a panel, vector by vector."""
+        """The loops over the columns of a panel, vector by vector, around a statement."""
         lanes = self.panel.lanes
         return serial(
-            self.panel.vectors, lambda v: vectorized(lanes, lambda lane: body(v * lanes + lane))
+            self.panel.vectors,
+            lambda vector: vectorized(lanes, lambda lane: body(vector * lanes + lane)),
         )
 
     def _strip(self, part: Part, factors: Rows, image: Index, row: Index) -> Statement:
@@ -228,9 +277,13 @@ class ConvolutionKernel:
             self.filtering.data,
             image,
             row,
-            lambda p, column, v, lane, value: store(
+            lambda product_index, column, vector, lane, value: store(
                 factors.buffer,
-                factors.at(p, self._tile(part, image, row, column), v * tiling.lanes + lane),
+                factors.at(
+                    product_index,
+                    self._tile(part, image, row, column),
+                    vector * tiling.lanes + lane,
+                ),
                 value,
             ),
         )
@@ -239,70 +292,108 @@ class ConvolutionKernel:
         self,
         part: Part,
         factors: Rows,
-        taps: Panels,
-        made: Rows,
-        first: Index,
+        window_factors: Panels,
+        tile_products: Rows,
+        first_channel: Index,
         depth: int,
     ) -> Statement:
-        """The statement that multiplies the factors of some channels, and adds up over these."""
+        """The statement that computes the products of tiles and windows, summed over some channels.
+
+        The channels are `depth` ones from `first_channel` on.
+        """
         width = self.panel.width
+        # If these are not all channels, the sums so far are in `tile_products` already.
         adds = depth < self.conv.images.channels
 
-        def one(p: Index, panel: Index) -> Statement:
+        def multiply_panel(product_index: Index, panel: Index) -> Statement:
             return product(
                 self.panel,
                 self._tiles(part),
                 depth,
-                lambda tile, c: load(factors.buffer, factors.at(p, tile, first + c)),
-                lambda c, column: load(taps.buffer, taps.at(p, panel, c, column)),
-                lambda tile, column: (made.buffer, made.at(p, tile, panel * width + column)),
+                lambda tile, channel: load(
+                    factors.buffer, factors.at(product_index, tile, first_channel + channel)
+                ),
+                lambda channel, column: load(
+                    window_factors.buffer, window_factors.at(product_index, panel, channel, column)
+                ),
+                lambda tile, column: (
+                    tile_products.buffer,
+                    tile_products.at(product_index, tile, panel * width + column),
+                ),
                 adds,
             )
 
-        return serial(self.products, lambda p: serial(part.panels, lambda panel: one(p, panel)))
+        return serial(
+            self.products,
+            lambda product_index: serial(
+                part.panels, lambda panel: multiply_panel(product_index, panel)
+            ),
+        )
 
-    def _finished(self, part: Part, made: Rows) -> Statement:
+    def _finished(self, part: Part, tile_products: Rows) -> Statement:
         """The statement that computes and stores the results of a part."""
         lanes, step = self.panel.lanes, self.step
 
-        def one(image: Index, row: Index, column: Index, v: Index) -> Statement:
+        def transform_tile(image: Index, row: Index, column: Index, vector: Index) -> Statement:
             tile = self._tile(part, image, row, column)
-            first = part.panel * self.panel.width + v * lanes
+            first_filter = part.panel * self.panel.width + vector * lanes
             return results(
                 self.filtering.results,
                 lanes,
-                lambda p, lane: load(made.buffer, made.at(p, tile, v * lanes + lane)),
-                lambda i, j, value: self._stored(
-                    image, row * step + i, column * step + j, first, value
+                lambda product_index, lane: load(
+                    tile_products.buffer,
+                    tile_products.at(product_index, tile, vector * lanes + lane),
+                ),
+                lambda row_in_tile, column_in_tile, value: self._stored(
+                    image,
+                    row * step + row_in_tile,
+                    column * step + column_in_tile,
+                    first_filter,
+                    value,
                 ),
             )
 
         def strip(image: Index, row: Index) -> Statement:
             vectors = part.panels * self.panel.vectors
-            return serial(self.across, lambda x: serial(vectors, lambda v: one(image, row, x, v)))
+            return serial(
+                self.across,
+                lambda column: serial(
+                    vectors, lambda vector: transform_tile(image, row, column, vector)
+                ),
+            )
 
         return self._each_strip(part, strip)
 
     def _stored(
-        self, image: Index, y: Index, x: Index, first: Index, value: Callable[[Index], Any]
+        self,
+        image: Index,
+        row: Index,
+        column: Index,
+        first_filter: Index,
+        value: Callable[[Index], Any],
     ) -> Statement:
         """The statement that stores a vector of results, if it is inside the image."""
         body = vectorized(
-            self.panel.lanes, lambda lane: self.conv.put(image, y, x, first + lane, value(lane))
+            self.panel.lanes,
+            lambda lane: self.conv.put(image, row, column, first_filter + lane, value(lane)),
         )
+        # Tiles at the lower and right ends may reach beyond the result.
         inside = []
         if self.down * self.step != self.conv.rows:
-            inside.append(y < self.conv.rows)
+            inside.append(row < self.conv.rows)
         if self.across * self.step != self.conv.columns:
-            inside.append(x < self.conv.columns)
+            inside.append(column < self.conv.columns)
         return tirx.IfThenElse(tirx.all(*inside), body, None) if inside else body
 
     def _each_strip(self, part: Part, body: Callable[[Index, Index], Statement]) -> Statement:
+        """The loops over the rows of tiles of a part; `body` is given image and row."""
         return serial(
             part.images,
-            lambda i: serial(part.rows, lambda row: body(part.image + i, part.row + row)),
+            lambda image_offset: serial(
+                part.rows, lambda row_offset: body(part.image + image_offset, part.row + row_offset)
+            ),
         )
 
     def _tile(self, part: Part, image: Index, row: Index, column: Index) -> Index:
-        """Which tile of a part it is."""
+        """The number of a tile within its part."""
         return ((image - part.image) * part.rows + row - part.row) * self.across + column

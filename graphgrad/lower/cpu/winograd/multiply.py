@@ -1,4 +1,4 @@
-"""Products of matrices in tiles of registers."""
+"""The product of two matrices, computed tile by tile in registers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ from ....ir.loops import (
 
 @dataclass(frozen=True)
 class Panel:
-    """A tile of registers: some rows of some vectors.
+    """The size of a register tile, which is also as wide as a panel of columns.
 
     Attributes
     ----------
-    rows, vectors, lanes : int
+    rows : int
+        The most rows that registers have room for.
+    vectors : int
+        Vectors in a row.
+    lanes : int
+        Elements of a vector.
     """
 
     rows: int
@@ -38,7 +43,7 @@ class Panel:
 
     @property
     def width(self) -> int:
-        """Elements of a row."""
+        """The number of elements of a row."""
         return self.vectors * self.lanes
 
 
@@ -57,8 +62,9 @@ def product(
     Parameters
     ----------
     panel : Panel
-        Of at most that many rows.
+        The register tile. The product may have more rows, which are then cut into tiles.
     rows, terms : int
+        The extents of i and of t.
     left : callable
         Given a row and a term; its value is shared by the lanes.
     right : callable
@@ -66,23 +72,25 @@ def product(
     result : callable
         Given a row and a column, returns the buffer and the indices there.
     adds : bool
-        Whether the result holds sums already, to be added to.
+        Whether the result holds sums already, to which the product is added.
     at_a_time : int, optional
-        Add up so many terms, and then these sums: rounding errors grow with the square root of the
-        number of terms in a row. Takes twice as many registers.
+        The terms of a run. Terms are added up run by run, and then the sums of all runs, because
+        rounding errors grow with the square root of the number of terms added one after the other.
+        This takes twice as many registers.
     """
-    most = panel.rows if at_a_time is None else panel.rows // 2
-    tiles = -(-rows // most)
+    max_height = panel.rows if at_a_time is None else panel.rows // 2
+    # Tiles of nearly equal height: as few as fit, and none much lower than the others.
+    tiles = -(-rows // max_height)
     height = -(-rows // tiles)
-    whole, rest = divmod(rows, height)
+    whole_tiles, remaining_rows = divmod(rows, height)
 
     def tile(start: Index, height: int) -> Statement:
         return _Tile(panel, height, start, left, right, result).statement(terms, adds, at_a_time)
 
-    parts = [serial(whole, lambda i: tile(i * height, height))]
-    if rest:
-        parts.append(tile(index(whole * height), rest))
-    return sequence(*parts)
+    statements = [serial(whole_tiles, lambda i: tile(i * height, height))]
+    if remaining_rows:
+        statements.append(tile(index(whole_tiles * height), remaining_rows))
+    return sequence(*statements)
 
 
 @dataclass(frozen=True)
@@ -103,53 +111,68 @@ class _Tile:
             body = [self._blank(sums), self._added(sums, 0, terms), self._stored(sums, adds)]
             return block("scratch", *body, buffers=[sums])
         sums, totals = self._registers("sums"), self._registers("totals")
-        chunks = -(-terms // at_a_time)
-        length = -(-terms // chunks)
+        runs = -(-terms // at_a_time)
+        run_length = -(-terms // runs)
 
-        def chunk(i: Index) -> Statement:
-            count = length if terms % length == 0 else tirx.min(terms - i * length, length)
+        def run(i: Index) -> Statement:
+            terms_of_run = (
+                run_length
+                if terms % run_length == 0
+                else tirx.min(terms - i * run_length, run_length)
+            )
             return sequence(
                 self._blank(sums),
-                self._added(sums, i * length, count),
-                self._each(lambda *at: store(totals, at, load(totals, at) + load(sums, at))),
+                self._added(sums, i * run_length, terms_of_run),
+                self._each(
+                    lambda *element: store(
+                        totals, element, load(totals, element) + load(sums, element)
+                    )
+                ),
             )
 
-        chunks = -(-terms // length)
-        body = [self._blank(totals), serial(chunks, chunk), self._stored(totals, adds)]
+        # Equal runs may be fewer than asked for: rounding up the length can make one needless.
+        runs = -(-terms // run_length)
+        body = [self._blank(totals), serial(runs, run), self._stored(totals, adds)]
         return block("scratch", *body, buffers=[sums, totals])
 
     def _registers(self, name: str) -> Any:
+        """New registers for the whole tile."""
         return registers(name, (self.height, self.panel.vectors, self.panel.lanes))
 
     def _each(self, body: Callable[[Index, Index, Index], Statement]) -> Statement:
         """Straight code for every vector of the tile, given row, vector and lane."""
         return unrolled(
             self.height,
-            lambda i: unrolled(
+            lambda row: unrolled(
                 self.panel.vectors,
-                lambda v: vectorized(self.panel.lanes, lambda lane: body(i, v, lane)),
+                lambda vector: vectorized(self.panel.lanes, lambda lane: body(row, vector, lane)),
             ),
         )
 
     def _blank(self, sums: Any) -> Statement:
-        return self._each(lambda *at: store(sums, at, tirx.const(0, "float32")))
+        """The statement that sets registers to zero."""
+        return self._each(lambda *element: store(sums, element, tirx.const(0, "float32")))
 
-    def _added(self, sums: Any, first: Index, count: Any) -> Statement:
-        def add(t: Index) -> Statement:
-            def one(i: Index, v: Index, lane: Index) -> Statement:
-                term = self.left(self.start + i, first + t) * self.right(
-                    first + t, v * self.panel.lanes + lane
+    def _added(self, sums: Any, first_term: Index, term_count: Any) -> Statement:
+        """The statement that adds `term_count` terms, from `first_term` on, to registers."""
+
+        def add_term(term_index: Index) -> Statement:
+            def add_to_element(row: Index, vector: Index, lane: Index) -> Statement:
+                addend = self.left(self.start + row, first_term + term_index) * self.right(
+                    first_term + term_index, vector * self.panel.lanes + lane
                 )
-                return store(sums, [i, v, lane], load(sums, [i, v, lane]) + term)
+                return store(sums, [row, vector, lane], load(sums, [row, vector, lane]) + addend)
 
-            return self._each(one)
+            return self._each(add_to_element)
 
-        return serial(count, add)
+        return serial(term_count, add_term)
 
     def _stored(self, sums: Any, adds: bool) -> Statement:
-        def one(i: Index, v: Index, lane: Index) -> Statement:
-            buffer, indices = self.result(self.start + i, v * self.panel.lanes + lane)
-            value = load(sums, [i, v, lane])
+        """The statement that stores registers in the result, or adds them to it."""
+
+        def store_element(row: Index, vector: Index, lane: Index) -> Statement:
+            buffer, indices = self.result(self.start + row, vector * self.panel.lanes + lane)
+            value = load(sums, [row, vector, lane])
             return store(buffer, indices, load(buffer, indices) + value if adds else value)
 
-        return self._each(one)
+        return self._each(store_element)

@@ -1,4 +1,4 @@
-"""Stages of a kernel computed by minimal filtering."""
+"""The nests that take the place of stages by minimal filtering."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ def nest_of(
     ----------
     stage : Stage
     epilogue : Epilogue or None
-        The map that takes each of its results.
+        The map that takes each of the stage's results.
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
     unit : VectorUnit
     borders : dict
-        By buffer, what it is a copy of: the statement reads that instead.
+        From the buffer of each padded copy to the tensor in it, which the statement reads instead.
 
     Returns
     -------
     Stmt or None
-        None if it is something else, is not of float32, or if the direct kernel is as good.
+        None if the stage computes something else, if it is not of float32, if vectors of results
+        cannot be stored as such, or if the direct kernel is as good.
     """
     if operands(stage) is None or not _is_float32(stage):
         return None
@@ -61,12 +62,13 @@ def _convolution(
     result_store: ResultStore,
     unit: VectorUnit,
 ) -> Statement | None:
-    found = convolution_of(stage, realize, borders, result_store)
-    chosen = None if found is None else choose_convolution(found, unit)
-    if found is None or chosen is None:
+    """The statement of a convolution; None if the stage is none, or it does not pay."""
+    conv = convolution_of(stage, realize, borders, result_store)
+    choice = None if conv is None else choose_convolution(conv, unit)
+    if conv is None or choice is None:
         return None
-    kernel = ConvolutionKernel(found, chosen.filtering, chosen.panel)
-    blocks = chosen.blocks
+    kernel = ConvolutionKernel(conv, choice.filtering, choice.panel)
+    blocks = choice.blocks
     if blocks.images:
         return kernel.by_images(blocks.images, blocks.rows)
     return kernel.by_filters(blocks.depth)
@@ -79,26 +81,28 @@ def _weight_gradient(
     result_store: ResultStore,
     unit: VectorUnit,
 ) -> Statement | None:
-    found = weight_gradient_of(stage, realize, borders, result_store)
-    chosen = None if found is None else choose_weight_gradient(found, unit)
-    if found is None or chosen is None:
+    """The statement of a weight gradient; None if the stage is none, or it does not pay."""
+    gradient = weight_gradient_of(stage, realize, borders, result_store)
+    choice = None if gradient is None else choose_weight_gradient(gradient, unit)
+    if gradient is None or choice is None:
         return None
-    kernel = WeightGradientKernel(found, chosen.filtering, chosen.panel)
-    blocks = chosen.blocks
+    kernel = WeightGradientKernel(gradient, choice.filtering, choice.panel)
+    blocks = choice.blocks
     if blocks.images:
         return kernel.by_images(blocks.images, blocks.rows)
     return kernel.at_once(blocks.depth)
 
 
 def _is_float32(stage: Stage) -> bool:
+    """Whether everything that a stage reads and writes is of float32."""
     return all(
         str(buffer_of(access).dtype) == "float32" for access in (*stage.loads, *stage.stores)
     )
 
 
 def _stores_vectors(stage: Stage, realize: Any, result_store: ResultStore) -> bool:
-    """Whether neighbors along the last axis of the result are neighbors where stored."""
+    """Whether neighbors along the last axis of the result are neighbors where they are stored."""
     indices = Sum(stage, realize).accesses[2].indices
-    last = indices[-1] if indices else None
-    axes = [axis for axis in stage.spatial if last and axis.var in last]
-    return bool(axes) and all(result_store.step(axis) == 1 for axis in axes)
+    last_index = indices[-1] if indices else None
+    vector_axes = [axis for axis in stage.spatial if last_index and axis.var in last_index]
+    return bool(vector_axes) and all(result_store.step(axis) == 1 for axis in vector_axes)

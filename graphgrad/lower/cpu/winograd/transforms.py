@@ -1,7 +1,8 @@
-"""The transforms in front of the products and behind them, as loops over tiles and vectors.
+"""The transforms before the products and after them, as loops over tiles and vectors.
 
-A matrix is applied along the rows of a strip first, which neighboring tiles share, and then along
-its columns, tile by tile.
+A transform applies one matrix along both axes of a tile. In a strip, a row of tiles that overlap,
+the vertical pass combines the rows of all columns first, which neighboring tiles share. The
+horizontal pass then combines columns, tile by tile.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ from .cook_toom import Matrix
 
 @dataclass(frozen=True)
 class Images:
-    """Images (N, H, W, C) with a border of zeros as wide as anybody reads.
+    """Images (N, H, W, C) inside a border of zeros that is as wide as reads need it to be.
 
     Attributes
     ----------
     buffer : Buffer
     top, left : int
-        The border before the first row and column; negative where these are not read.
+        The rows and columns of the border before the first ones of the image. They are negative if
+        reading begins so far inside the image.
     count, rows, columns, channels : int
-        Without the border.
+        The size of the images, without the border.
     """
 
     buffer: Any
@@ -52,16 +54,16 @@ class Images:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tiles over images.
+    """The tiles of an image.
 
     Attributes
     ----------
     step : int
-        From tile to tile, in rows and columns.
+        The distance from tile to tile, in rows and in columns.
     down, across : int
-        Tiles of an image.
+        The number of tiles of an image, from top to bottom and from left to right.
     lanes : int
-        Elements of a vector.
+        The number of elements of a vector.
     """
 
     step: int
@@ -71,52 +73,67 @@ class Tiling:
 
 
 Put = Callable[[Index, Index, Index, Index, Any], Statement]
-"""``f(product, tile across, vector of channels, lane, value)`` stores a factor."""
+"""``put(product, tile across, vector of channels, lane, value)`` returns what stores a factor."""
 
 
 def strip_factors(
     images: Images, tiling: Tiling, matrix: Matrix, image: Index, down: Index, put: Put
 ) -> Statement:
-    """The statement that computes the factors of one row of tiles: ``matrix · tile · matrixᵀ``."""
+    """The statement that computes the factors of one row of tiles: ``matrix · tile · matrixᵀ``.
+
+    Parameters
+    ----------
+    images : Images
+    tiling : Tiling
+    matrix : Matrix
+    image, down : Expr
+        The image, and the row of tiles in it.
+    put : Put
+    """
     products, taps, lanes = len(matrix), len(matrix[0]), tiling.lanes
     width = (tiling.across - 1) * tiling.step + taps
     strip = scratch("strip", (products, width, images.channels))
     vectors = images.channels // lanes
     top = down * tiling.step - images.top
-    first, last = (
+    # Columns of the strip from the first one inside of the image to the end of those inside.
+    first_inside, end_inside = (
         max(min(column, width), 0) for column in (images.left, images.left + images.columns)
     )
 
-    def rows(guarded: bool) -> Statement:
+    def transform_rows(guarded: bool) -> Statement:
         def read(column: Index, tap: int, channel: Index) -> Any:
             row = top + tap
             value = load(images.buffer, [image, row, column - images.left, channel])
-            # A choice, not a selection from what is read: TVM would undo any clamping of the row
-            # that follows from the condition.
+            # Not a `Select` over a clamped row, which reads either way: TVM would drop the clamping
+            # where the condition implies it, and read outside of the tensor.
             inside = tirx.all(row >= 0, row < images.rows)
             return tirx.if_then_else(inside, value, tirx.const(0, "float32")) if guarded else value
 
-        def one(column: Index, v: Index) -> Statement:
+        def transform_column(column: Index, vector: Index) -> Statement:
             return _applied(
                 matrix,
                 lanes,
-                lambda tap, lane: read(column + first, tap, v * lanes + lane),
+                lambda tap, lane: read(column + first_inside, tap, vector * lanes + lane),
                 lambda i, lane, value: store(
-                    strip, [index(i), column + first, v * lanes + lane], value
+                    strip, [index(i), column + first_inside, vector * lanes + lane], value
                 ),
             )
 
-        return serial(last - first, lambda column: serial(vectors, lambda v: one(column, v)))
+        return serial(
+            end_inside - first_inside,
+            lambda column: serial(vectors, lambda vector: transform_column(column, vector)),
+        )
 
-    def blank(start: int, end: int) -> list[Statement]:
+    # Columns in the border are zero whatever their rows are: sums of zeros.
+    def blank_columns(start: int, end: int) -> list[Statement]:
         if end == start:
             return []
 
-        def one(i: Index, column: Index, v: Index) -> Statement:
+        def clear_vector(i: Index, column: Index, vector: Index) -> Statement:
             return vectorized(
                 lanes,
                 lambda lane: store(
-                    strip, [i, column + start, v * lanes + lane], tirx.const(0, "float32")
+                    strip, [i, column + start, vector * lanes + lane], tirx.const(0, "float32")
                 ),
             )
 
@@ -124,32 +141,42 @@ def strip_factors(
             serial(
                 products,
                 lambda i: serial(
-                    end - start, lambda column: serial(vectors, lambda v: one(i, column, v))
+                    end - start,
+                    lambda column: serial(vectors, lambda vector: clear_vector(i, column, vector)),
                 ),
             )
         ]
 
-    lowest, highest = -images.top, (tiling.down - 1) * tiling.step + taps - 1 - images.top
-    if lowest < 0 or highest >= images.rows:
+    lowest_row, highest_row = -images.top, (tiling.down - 1) * tiling.step + taps - 1 - images.top
+    # Most strips lie inside of the image from top to bottom; one condition finds out, so that only
+    # the others have a guard at each read.
+    if lowest_row < 0 or highest_row >= images.rows:
         inside = tirx.all(top >= 0, top + (taps - 1) < images.rows)
-        vertical = tirx.IfThenElse(inside, rows(False), rows(True))
+        vertical_pass = tirx.IfThenElse(inside, transform_rows(False), transform_rows(True))
     else:
-        vertical = rows(False)
+        vertical_pass = transform_rows(False)
 
-    def columns(across: Index, i: Index, v: Index) -> Statement:
+    def transform_tile(across: Index, i: Index, vector: Index) -> Statement:
         return _applied(
             matrix,
             lanes,
-            lambda tap, lane: load(strip, [i, across * tiling.step + tap, v * lanes + lane]),
-            lambda j, lane, value: put(i * products + j, across, v, lane, value),
+            lambda tap, lane: load(strip, [i, across * tiling.step + tap, vector * lanes + lane]),
+            lambda j, lane, value: put(i * products + j, across, vector, lane, value),
         )
 
-    horizontal = serial(
+    horizontal_pass = serial(
         tiling.across,
-        lambda across: serial(products, lambda i: serial(vectors, lambda v: columns(across, i, v))),
+        lambda across: serial(
+            products, lambda i: serial(vectors, lambda vector: transform_tile(across, i, vector))
+        ),
     )
     return block(
-        "scratch", vertical, *blank(0, first), *blank(last, width), horizontal, buffers=[strip]
+        "scratch",
+        vertical_pass,
+        *blank_columns(0, first_inside),
+        *blank_columns(end_inside, width),
+        horizontal_pass,
+        buffers=[strip],
     )
 
 
@@ -159,21 +186,21 @@ def tap_factors(
     read: Callable[[int, int, Index], Any],
     put: Callable[[Index, Index, Any], Statement],
 ) -> Statement:
-    """The statement of the factors of one vector of windows: ``matrix · window · matrixᵀ``.
+    """The statement that computes the factors of a vector of windows: ``matrix · taps · matrixᵀ``.
 
     Parameters
     ----------
     matrix : Matrix
     lanes : int
     read : callable
-        Given a row and a column of the window, and the lane.
+        Given a row and a column of the window, and the lane, returns the weight.
     put : callable
-        Given the product, the lane, and the value to be stored.
+        Given the product, the lane, and the value, returns the statement that stores the factor.
     """
     products, taps = len(matrix), len(matrix[0])
     half = registers("half", (products, taps, lanes))
 
-    def column(j: int) -> Statement:
+    def transform_column(j: int) -> Statement:
         return _applied(
             matrix,
             lanes,
@@ -181,7 +208,7 @@ def tap_factors(
             lambda i, lane, value: store(half, [index(i), index(j), lane], value),
         )
 
-    horizontal = unrolled(
+    horizontal_pass = unrolled(
         products,
         lambda i: _applied(
             matrix,
@@ -190,7 +217,7 @@ def tap_factors(
             lambda j, lane, value: put(i * products + j, lane, value),
         ),
     )
-    return block("scratch", *map(column, range(taps)), horizontal, buffers=[half])
+    return block("scratch", *map(transform_column, range(taps)), horizontal_pass, buffers=[half])
 
 
 def results(
@@ -199,22 +226,22 @@ def results(
     read: Callable[[Index, Index], Any],
     put: Callable[[Index, Index, Callable[[Index], Any]], Statement],
 ) -> Statement:
-    """The statement of the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
+    """The statement that computes a tile of results, in vectors: ``matrix · products · matrixᵀ``.
 
     Parameters
     ----------
     matrix : Matrix
     lanes : int
     read : callable
-        Given the product and the lane.
+        Given the product and the lane, returns its value.
     put : callable
-        Given the row and column in the tile, and the value by lane, returns what stores it. It is
-        one statement, in loops over rows and columns.
+        Given the row and column in the tile, and a function from lane to value, returns the
+        statement that stores a result. It is called once, inside loops over rows and columns.
     """
     outputs, products = len(matrix), len(matrix[0])
     half = registers("half", (outputs, products, lanes))
     whole = registers("whole", (outputs, outputs, lanes))
-    vertical = unrolled(
+    vertical_pass = unrolled(
         products,
         lambda j: _applied(
             matrix,
@@ -223,7 +250,7 @@ def results(
             lambda i, lane, value: store(half, [index(i), j, lane], value),
         ),
     )
-    horizontal = unrolled(
+    horizontal_pass = unrolled(
         outputs,
         lambda i: _applied(
             matrix,
@@ -232,11 +259,11 @@ def results(
             lambda j, lane, value: store(whole, [i, index(j), lane], value),
         ),
     )
-    stored = unrolled(
+    store_results = unrolled(
         outputs,
         lambda i: unrolled(outputs, lambda j: put(i, j, lambda lane: load(whole, [i, j, lane]))),
     )
-    return block("scratch", vertical, horizontal, stored, buffers=[half, whole])
+    return block("scratch", vertical_pass, horizontal_pass, store_results, buffers=[half, whole])
 
 
 def _applied(
@@ -245,25 +272,42 @@ def _applied(
     read: Callable[[int, Index], Any],
     put: Callable[[int, Index, Any], Statement],
 ) -> Statement:
-    """The statement that applies a matrix to vectors."""
-    inputs = len(matrix[0])
-    taken = registers("taken", (inputs, lanes))
+    """The statement that applies a matrix to vectors.
 
-    def reading(j: int) -> Statement:
-        return vectorized(lanes, lambda lane: store(taken, [index(j), lane], read(j, lane)))
+    Parameters
+    ----------
+    matrix : Matrix
+    lanes : int
+    read : callable
+        Given the number of an input (a column of the matrix) and the lane, returns its value.
+    put : callable
+        Given the number of an output (a row of the matrix), the lane, and the value, returns the
+        statement that stores it.
+    """
+    # Each input is loaded once, and serves all outputs.
+    inputs = len(matrix[0])
+    loaded = registers("taken", (inputs, lanes))
+
+    def load_input(j: int) -> Statement:
+        return vectorized(lanes, lambda lane: store(loaded, [index(j), lane], read(j, lane)))
 
     def value(i: int, lane: Index) -> Any:
-        return _combined(matrix[i], [load(taken, [index(j), lane]) for j in range(inputs)])
+        return _combined(matrix[i], [load(loaded, [index(j), lane]) for j in range(inputs)])
 
-    def putting(i: int) -> Statement:
+    def store_output(i: int) -> Statement:
         return vectorized(lanes, lambda lane: put(i, lane, value(i, lane)))
 
-    statements = [reading(j) for j in range(inputs)]
-    return block("scratch", *statements, *(putting(i) for i in range(len(matrix))), buffers=[taken])
+    statements = [load_input(j) for j in range(inputs)]
+    return block(
+        "scratch", *statements, *(store_output(i) for i in range(len(matrix))), buffers=[loaded]
+    )
 
 
 def _combined(coefficients: Sequence[Any], terms: Sequence[Any]) -> Any:
-    """The sum of terms with coefficients, without products by 0 and 1."""
+    """The sum of terms with coefficients, without multiplications by 0 and ±1 where possible.
+
+    None if all coefficients are zero.
+    """
     total = None
     for coefficient, term in zip(coefficients, terms, strict=True):
         if coefficient == 0:
@@ -278,4 +322,5 @@ def _combined(coefficients: Sequence[Any], terms: Sequence[Any]) -> Any:
 
 
 def _float(value: Any) -> Any:
+    """A number as a float32 constant."""
     return tirx.const(float(value), "float32")

@@ -1,7 +1,8 @@
-"""The kernel of a convolution's weight gradient.
+"""The kernel of a convolution's weight gradient, by minimal filtering.
 
-It is a correlation too: of the data with the cotangent of the result, whose 3 by 3 results are
-summed over all tiles. The factors of both are multiplied, with the tiles as the terms of the sums.
+It is a correlation too: of the data with the cotangent of the result. Each pair of tiles gives 3 by
+3 results, which are summed over all tiles. So the factors of both are multiplied as matrices, with
+the tiles as the terms of the sums.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from .multiply import Panel, product
 from .transforms import Images, Tiling, results, strip_factors
 
 MAX_RUN_PRODUCTS = 16
-"""Products added up one after the other: with more, rounding would show in the weights."""
+"""The most products that are added up one after the other. With more of them, rounding errors would
+show in the weights."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class WeightGradient:
     data, cotangent : Images
         The cotangent has no border.
     data_in_rows : bool
-        Whether the weights are stored by the data's channels and then the cotangent's, or the other
-        way round.
+        Whether the data's channels come before the cotangent's in the order of the weights' axes,
+        or the other way round.
     put : callable
         Given row and column of the window, both channels in the order of the weights, and value,
-        returns what stores a weight.
+        returns the statement that stores a weight.
     """
 
     data: Images
@@ -55,14 +57,15 @@ class WeightGradient:
 
 
 class WeightGradientKernel:
-    """Puts the kernel together.
+    """The kernel of one weight gradient, with one choice of transforms and register tile.
 
     Parameters
     ----------
     gradient : WeightGradient
     filtering : Filtering
     panel : Panel
-        Of the channels that the weights are stored by last; a whole number of them.
+        Its columns are the channels of the weights' last axis, which make up a whole number of
+        panels.
     """
 
     def __init__(self, gradient: WeightGradient, filtering: Filtering, panel: Panel):
@@ -71,59 +74,76 @@ class WeightGradientKernel:
         cotangent = gradient.cotangent
         self.down, self.across = -(-cotangent.rows // self.step), -(-cotangent.columns // self.step)
         self.products = filtering.products**2
+        # Products are matrices as the weights are: the left factor has their rows, the right one
+        # their columns.
         data, ct = (gradient.data, filtering.data), (cotangent, filtering.taps)
         self.left, self.right = (data, ct) if gradient.data_in_rows else (ct, data)
         self.rows, self.columns = self.left[0].channels, self.right[0].channels
         self.panels = self.columns // panel.width
 
     def at_once(self, height: int) -> Statement:
-        """The kernel that has the factors of all tiles before it multiplies.
+        """The kernel that computes the factors of all tiles before it multiplies.
 
         Parameters
         ----------
         height : int
-            Rows of weights that are computed at a time, with one panel of columns.
+            The rows of weights that are computed at a time, with one panel of columns. It divides
+            their number.
         """
         images = self.gradient.data.count
         tiles = images * self.down * self.across
         left, right = self._factors(tiles)
         blocks = self.rows // height
 
-        def one_block(trip: Index) -> Statement:
-            first, panel = tirx.floordiv(trip, self.panels) * height, trip % self.panels
-            made = Rows.of("products", self.products, height, self.panel.width, self.panel.lanes)
+        def compute_block(trip: Index) -> Statement:
+            first_row, panel = tirx.floordiv(trip, self.panels) * height, trip % self.panels
+            tile_products = Rows.of(
+                "products", self.products, height, self.panel.width, self.panel.lanes
+            )
 
-            def multiplied(p: Index) -> Statement:
+            def multiply(product_index: Index) -> Statement:
                 return product(
                     self.panel,
                     height,
                     tiles,
-                    lambda row, tile: load(left.buffer, left.at(p, tile, first + row)),
-                    lambda tile, column: load(right.buffer, right.at(p, panel, tile, column)),
-                    lambda row, column: (made.buffer, made.at(p, row, column)),
+                    lambda row, tile: load(
+                        left.buffer, left.at(product_index, tile, first_row + row)
+                    ),
+                    lambda tile, column: load(
+                        right.buffer, right.at(product_index, panel, tile, column)
+                    ),
+                    lambda row, column: (
+                        tile_products.buffer,
+                        tile_products.at(product_index, row, column),
+                    ),
                     at_a_time=MAX_RUN_PRODUCTS,
                 )
 
-            def finished(row: Index, v: Index) -> Statement:
+            def transform(row: Index, vector: Index) -> Statement:
                 return self._results(
-                    lambda p, column: load(made.buffer, made.at(p, row, column)),
-                    first + row,
+                    lambda product_index, column: load(
+                        tile_products.buffer, tile_products.at(product_index, row, column)
+                    ),
+                    first_row + row,
                     panel,
-                    v,
+                    vector,
                 )
 
             return block(
                 "scratch",
-                serial(self.products, multiplied),
-                serial(height, lambda r: serial(self.panel.vectors, lambda v: finished(r, v))),
-                buffers=[made.buffer],
+                serial(self.products, multiply),
+                serial(
+                    height,
+                    lambda row: serial(self.panel.vectors, lambda vector: transform(row, vector)),
+                ),
+                buffers=[tile_products.buffer],
             )
 
         strips = self._strips(left, right, 0, images, 0, self.down)
         return block(
             "scratch",
             strips,
-            parallel(blocks * self.panels, one_block),
+            parallel(blocks * self.panels, compute_block),
             buffers=[left.buffer, right.buffer],
         )
 
@@ -133,54 +153,67 @@ class WeightGradientKernel:
         Parameters
         ----------
         images, rows : int
-            A block: images, and rows of tiles of each. One of them is 1, or the rows are all.
+            The images of a block, and the rows of tiles of each. One of the two is 1, or a block
+            has all rows of its images.
         """
         tiles = images * rows * self.across
         left, right = self._factors(tiles)
-        made = Panels.of("products", self.products, self.rows, self.panels, self.panel)
+        tile_products = Panels.of("products", self.products, self.rows, self.panels, self.panel)
         blocks = self.down // rows
 
-        def multiplied(trip: Index) -> Statement:
-            p, panel = tirx.floordiv(trip, self.panels), tirx.floormod(trip, self.panels)
+        def multiply(trip: Index) -> Statement:
+            product_index, panel = (
+                tirx.floordiv(trip, self.panels),
+                tirx.floormod(trip, self.panels),
+            )
             return product(
                 self.panel,
                 self.rows,
                 tiles,
-                lambda row, tile: load(left.buffer, left.at(p, tile, row)),
-                lambda tile, column: load(right.buffer, right.at(p, panel, tile, column)),
-                lambda row, column: (made.buffer, made.at(p, panel, row, column)),
+                lambda row, tile: load(left.buffer, left.at(product_index, tile, row)),
+                lambda tile, column: load(
+                    right.buffer, right.at(product_index, panel, tile, column)
+                ),
+                lambda row, column: (
+                    tile_products.buffer,
+                    tile_products.at(product_index, panel, row, column),
+                ),
                 adds=True,
                 at_a_time=MAX_RUN_PRODUCTS,
             )
 
-        def one_block(trip: Index) -> Statement:
+        def add_block(trip: Index) -> Statement:
             image, row = tirx.floordiv(trip, blocks) * images, tirx.floormod(trip, blocks) * rows
             return sequence(
                 self._strips(left, right, image, images, row, rows),
-                parallel(self.products * self.panels, multiplied),
+                # Each trip has its own sums to add to, so no two threads add to the same ones.
+                parallel(self.products * self.panels, multiply),
             )
 
-        def finished(trip: Index) -> Statement:
+        def transform(trip: Index) -> Statement:
             row, panel = tirx.floordiv(trip, self.panels), tirx.floormod(trip, self.panels)
             return serial(
                 self.panel.vectors,
-                lambda v: self._results(
-                    lambda p, column: load(made.buffer, made.at(p, panel, row, column)),
+                lambda vector: self._results(
+                    lambda product_index, column: load(
+                        tile_products.buffer, tile_products.at(product_index, panel, row, column)
+                    ),
                     row,
                     panel,
-                    v,
+                    vector,
                 ),
             )
 
         return block(
             "scratch",
-            blank(made.buffer, self.panel.lanes, self.products),
-            serial(self.gradient.data.count // images * blocks, one_block),
-            parallel(self.rows * self.panels, finished),
-            buffers=[left.buffer, right.buffer, made.buffer],
+            blank(tile_products.buffer, self.panel.lanes, self.products),
+            serial(self.gradient.data.count // images * blocks, add_block),
+            parallel(self.rows * self.panels, transform),
+            buffers=[left.buffer, right.buffer, tile_products.buffer],
         )
 
     def _factors(self, tiles: int) -> tuple[Rows, Panels]:
+        """New memory for the factors of so many tiles, of the left and of the right factor."""
         left = Rows.of("left_factors", self.products, tiles, self.rows, self.panel.lanes)
         right = Panels.of("right_factors", self.products, tiles, self.panels, self.panel)
         return left, right
@@ -195,17 +228,29 @@ class WeightGradientKernel:
             def tile(column: Index) -> Index:
                 return trip * self.across + column
 
-            def put_left(p: Index, column: Index, v: Index, lane: Index, value: Any) -> Statement:
-                return store(left.buffer, left.at(p, tile(column), v * lanes + lane), value)
+            def put_left(
+                product_index: Index, column: Index, vector: Index, lane: Index, value: Any
+            ) -> Statement:
+                return store(
+                    left.buffer, left.at(product_index, tile(column), vector * lanes + lane), value
+                )
 
-            def put_right(p: Index, column: Index, v: Index, lane: Index, value: Any) -> Statement:
-                panel, inside = tirx.floordiv(v, vectors), tirx.floormod(v, vectors)
-                at = right.at(p, panel, tile(column), inside * lanes + lane)
-                return store(right.buffer, at, value)
+            def put_right(
+                product_index: Index, column: Index, vector: Index, lane: Index, value: Any
+            ) -> Statement:
+                panel, vector_in_panel = (
+                    tirx.floordiv(vector, vectors),
+                    tirx.floormod(vector, vectors),
+                )
+                indices = right.at(
+                    product_index, panel, tile(column), vector_in_panel * lanes + lane
+                )
+                return store(right.buffer, indices, value)
 
-            at = image + tirx.floordiv(trip, rows), row + tirx.floormod(trip, rows)
+            image_and_row = image + tirx.floordiv(trip, rows), row + tirx.floormod(trip, rows)
             return sequence(
-                self._strip(*self.left, *at, put_left), self._strip(*self.right, *at, put_right)
+                self._strip(*self.left, *image_and_row, put_left),
+                self._strip(*self.right, *image_and_row, put_right),
             )
 
         return parallel(images * rows, strip)
@@ -213,21 +258,28 @@ class WeightGradientKernel:
     def _strip(
         self, images: Images, matrix: Matrix, image: Index, row: Index, put: Any
     ) -> Statement:
+        """The statement that computes the factors of one row of tiles of one image."""
         tiling = Tiling(self.step, self.down, self.across, self.panel.lanes)
         return strip_factors(images, tiling, matrix, image, row, put)
 
     def _results(
-        self, read: Callable[[Index, Index], Any], row: Index, panel: Index, v: Index
+        self, read: Callable[[Index, Index], Any], row: Index, panel: Index, vector: Index
     ) -> Statement:
         """The statement that computes and stores a vector of weights, at all taps."""
         lanes = self.panel.lanes
-        first = panel * self.panel.width + v * lanes
+        first_column = panel * self.panel.width + vector * lanes
 
-        def put(i: Index, j: Index, value: Callable[[Index], Any]) -> Statement:
+        def put(row_tap: Index, column_tap: Index, value: Callable[[Index], Any]) -> Statement:
             return vectorized(
-                lanes, lambda lane: self.gradient.put(i, j, row, first + lane, value(lane))
+                lanes,
+                lambda lane: self.gradient.put(
+                    row_tap, column_tap, row, first_column + lane, value(lane)
+                ),
             )
 
         return results(
-            self.filtering.results, lanes, lambda p, lane: read(p, v * lanes + lane), put
+            self.filtering.results,
+            lanes,
+            lambda product_index, lane: read(product_index, vector * lanes + lane),
+            put,
         )
