@@ -106,10 +106,12 @@ def gradients(mod, tensors):
     return list(vm["main_vjp"](*tensors)[1])
 
 
-def scratch(mod, least):
-    """Return the bytes of the kernels' own buffers that are as large as a gradient."""
+def scratch(mod, least, most=math.inf):
+    """Return the bytes of the kernels' own buffers of so many bytes."""
     kernels = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
-    return sum(size for kernel in kernels for size in scratch_bytes(kernel) if size >= least)
+    return sum(
+        size for kernel in kernels for size in scratch_bytes(kernel) if least <= size <= most
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -127,7 +129,9 @@ def test_layers(name):
     sizes = [array.nbytes for array in arrays[-count:]]
     pages = sum(math.ceil(size / PAGE) * PAGE for size in sizes)
     assert allocated_bytes(added)["main_vjp"] <= allocated_bytes(written)["main_vjp"] - pages
-    assert scratch(added, min(sizes)) <= scratch(written, min(sizes))
+    # Of a gradient, perhaps padded; copies of what a contraction reads are its schedule's choice.
+    span = min(sizes), 2 * max(sizes)
+    assert scratch(added, *span) <= scratch(written, *span)
 
 
 def two_sums(x, y):

@@ -207,7 +207,8 @@ def test_stages_beside_a_chain_keep_their_place():
 
 
 @pytest.mark.parametrize("shape", [(64, 1000), (300, 77)], ids=label)
-def test_a_map_of_ragged_rows_is_in_vectors(shape):
+def test_a_map_of_ragged_rows_is_in_vectors(shape, monkeypatch):
+    monkeypatch.setattr(kernels, "UNIT", VectorUnit(64, 32))
     x, row, column = tensor(*shape), tensor(shape[1], name="row"), tensor(shape[0], name="column")
     y = te.compute(x.shape, lambda i, j: (x(i, j) - column(i)) * row(j), name="y")
     result = run([x, row, column], [y])
