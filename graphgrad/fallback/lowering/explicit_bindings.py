@@ -26,17 +26,7 @@ from tvm.s_tir import SBlock
 from ...ir.kernel_rewrite import replace_block
 from ...ir.loops import sequence
 from ..backprop import is_float
-from ..walk import (
-    Expr,
-    Recursion,
-    called,
-    children,
-    identity,
-    postorder,
-    rebuilt,
-    transformed,
-    unrolled,
-)
+from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
 from .nested_guards import protect_nested_guards
 
 _MAX_SIMPLIFIED_NODES = 256
@@ -128,33 +118,22 @@ def _depends_on_place(node: Expr) -> bool:
     return not all(is_float(part.ty) or str(part.ty) == "bool" for part in parts)
 
 
-def _drop_inner_regions(bound: Mapping[int, Expr], block: Any) -> Any:
+def _drop_inner_regions(bound: dict[int, Expr], block: Any) -> Any:
     """A block that says what it accesses in terms that exist outside of it.
 
-    TVM writes bound variables there, and its passes then take them for undefined. A short index
-    takes the place of its variable, as in the body: schedules ask which elements a block reads.
-    Where one is long, the whole buffer is accessed.
+    TVM writes bound variables there, and its passes then take them for undefined.
     """
 
-    def outside(region: Any) -> Any:
-        ranges = [(_resolved(bound, r.min), _resolved(bound, r.extent)) for r in region.region]
-        if any(limit is None for limits in ranges for limit in limits):
-            ranges = [(tirx.const(0, str(e.ty)), e) for e in region.source.ty.shape]
-        ranges = [tvm.ir.Range.from_min_extent(*bounds) for bounds in ranges]
+    def whole(region: Any) -> Any:
+        bounds = [e for r in region.region for e in (r.min, r.extent)]
+        if not any(identity(node) in bound for node in postorder(*bounds, parts=_parts)):
+            return region
+        ranges = [tvm.ir.Range(0, extent) for extent in region.source.ty.shape]
         return tvm.ir.TensorRegion(region.source, ranges, region.ty)
 
     return replace_block(
-        block, reads=[*map(outside, block.reads)], writes=[*map(outside, block.writes)]
+        block, reads=[*map(whole, block.reads)], writes=[*map(whole, block.writes)]
     )
-
-
-def _resolved(bound: Mapping[int, Expr], expr: Expr) -> Expr | None:
-    """`expr` without bound variables; None if it is no short index with their values put in."""
-    while any(identity(node) in bound for node in postorder(expr, parts=_parts)):
-        expr = transformed(expr, lambda node: bound.get(identity(node), node))
-        if not _is_plain(expr):
-            return None
-    return expr
 
 
 class _Lowering:

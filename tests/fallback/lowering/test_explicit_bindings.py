@@ -6,7 +6,6 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
-from tvm.s_tir import SBlock
 
 import graphgrad as gg
 from graphgrad.fallback.lowering.explicit_bindings import bind_shared_values
@@ -105,21 +104,6 @@ def test_short_indices_are_put_in_for_their_variables():
 
     expected = [*(VALUES[1:] * VALUES[:-1])[::-1], 0.0]
     np.testing.assert_array_equal(run(body), expected)
-
-
-@pytest.mark.parametrize("index, region", [
-    (lambda i: i + 2, "x[v_i + 2 + 1, 0]"), (lambda i: tirx.floormod(i * i, 5), "x[0:9, 0]"),
-])  # fmt: skip
-def test_blocks_say_which_elements_they_read(index, region):
-    """In variables that exist outside of them; as a whole where that would be long."""
-    x = te.placeholder((9, 1), "float64", name="x")
-    first, then = tirx.Var("first", "int32"), tirx.Var("then", "int32")
-    body = prim.Let(then, first + 1, x(then, 0) * x(then, 0))
-    y = te.compute((4,), lambda i: prim.Let(first, index(i), body), name="y")
-    func = create_prim_func([x, y])
-    blocks = []
-    tvm_ffi.structural_walk(func.body, (SBlock, blocks.append))
-    assert region in [str(region) for region in blocks[0].reads]
 
 
 def test_stages_that_bind_the_same_variable():
