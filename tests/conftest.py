@@ -24,11 +24,13 @@ def _outer_frames(frame, context=1):
     frames = []
     while frame is not None:
         if len(frames) < 4:
-            place = inspect.getframeinfo(frame, context)
+            traceback = inspect.getframeinfo(frame, context)
         else:
             code = frame.f_code
-            place = inspect.Traceback(code.co_filename, frame.f_lineno, code.co_name, None, None)
-        frames.append(inspect.FrameInfo(frame, *place))
+            traceback = inspect.Traceback(
+                code.co_filename, frame.f_lineno, code.co_name, None, None
+            )
+        frames.append(inspect.FrameInfo(frame, *traceback))
         frame = frame.f_back
     return frames
 

@@ -109,12 +109,12 @@ def like(tree: Tree, leaves: Iterable[Any]) -> Tree:
     """A tree of the same form with other tensors."""
     remaining = iter(leaves)
 
-    def with_leaves(item: Tree) -> Tree:
+    def replace_leaves(item: Tree) -> Tree:
         if isinstance(item, list | tuple):
-            return type(item)([with_leaves(inner) for inner in item])
+            return type(item)([replace_leaves(inner) for inner in item])
         return None if item is None else next(remaining)
 
-    return with_leaves(tree)
+    return replace_leaves(tree)
 
 
 def _bound(target: Emitter, leaves: Sequence[Any]) -> list[Any]:

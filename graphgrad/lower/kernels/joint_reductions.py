@@ -116,21 +116,21 @@ def _joint(first_nest: Any, second_nest: Any) -> Any:
     values = {second_iter.var: first_iter.var for second_iter, first_iter in pairs}
     first_block, second_block = first_realize.block, second_realize.block
 
-    def with_first_iters(node: Any) -> Any:
+    def rename_iters(node: Any) -> Any:
         return substitute_values(node, values)
 
     # All values are bound before any is stored: TVM's form of a reduction of tuples.
-    body = [*_parts(first_block.body), *map(with_first_iters, _parts(second_block.body))]
+    body = [*_parts(first_block.body), *map(rename_iters, _parts(second_block.body))]
     binds = [part for part in body if isinstance(part, tirx.Bind)]
     stores = [part for part in body if isinstance(part, tirx.BufferStore)]
     statement = replace_realized(
         first_realize,
-        reads=[*first_block.reads, *map(with_first_iters, second_block.reads)],
-        writes=[*first_block.writes, *map(with_first_iters, second_block.writes)],
+        reads=[*first_block.reads, *map(rename_iters, second_block.reads)],
+        writes=[*first_block.writes, *map(rename_iters, second_block.writes)],
         body=sequence(*binds, *stores),
         init=sequence(
             *statements_of(first_block.init),
-            *map(with_first_iters, statements_of(second_block.init)),
+            *map(rename_iters, statements_of(second_block.init)),
         ),
     )
     for old_loop in reversed(loops):

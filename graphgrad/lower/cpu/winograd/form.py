@@ -174,6 +174,16 @@ def weight_gradient_of(
     return None
 
 
+def _windows(products: Sum, data: Access, output: Access) -> tuple[list[int], Slide, Slide] | None:
+    """The extents of an output's axes and the data's channels, and how windows slide over the data.
+
+    The slides are those along rows and columns. None if there are no such extents or slides.
+    """
+    extents = products.extents([*output.indices, data.indices[3]])
+    rows, columns = (products.slide(data.indices[i], output.indices[i]) for i in (1, 2))
+    return None if extents is None or rows is None or columns is None else (extents, rows, columns)
+
+
 def _convolution(
     products: Sum,
     data: Access,
@@ -184,17 +194,10 @@ def _convolution(
     """The convolution of `data` with `weight`; None if it is none."""
     result = products.accesses[2]
     channel_index, filter_index = data.indices[3], result.indices[3]
-    extents = products.extents([*result.indices, channel_index])
-    row_slide = products.slide(data.indices[1], result.indices[1])
-    column_slide = products.slide(data.indices[2], result.indices[2])
-    if (
-        extents is None
-        or row_slide is None
-        or column_slide is None
-        or not channel_index
-        or not filter_index
-    ):
+    windows = _windows(products, data, result)
+    if windows is None or not channel_index or not filter_index:
         return None
+    extents, row_slide, column_slide = windows
     turned = weight.indices[2:] == [filter_index, channel_index]
     runs_backwards = [
         _runs_backwards(weight.indices[0], row_slide),
@@ -240,17 +243,10 @@ def _weight_gradient(
     """The weight gradient of `data` and `cotangent`; None if it is none."""
     result = products.accesses[2]
     channel_index, filter_index = data.indices[3], cotangent.indices[3]
-    extents = products.extents([*cotangent.indices, channel_index])
-    row_slide = products.slide(data.indices[1], cotangent.indices[1])
-    column_slide = products.slide(data.indices[2], cotangent.indices[2])
-    if (
-        extents is None
-        or row_slide is None
-        or column_slide is None
-        or not channel_index
-        or not filter_index
-    ):
+    windows = _windows(products, data, cotangent)
+    if windows is None or not channel_index or not filter_index:
         return None
+    extents, row_slide, column_slide = windows
     if not (
         data.indices[0] == cotangent.indices[0]
         and result.indices[:2] == [{row_slide.axis: 1}, {column_slide.axis: 1}]
