@@ -28,7 +28,11 @@ from .errors import FactsError, StateError
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
+_EXTRA = "extra"
 _UNFINISHED = ".unfinished"
+
+_MAX_HEADER_BYTES = 100_000_000
+"""Safetensors writes longer headers, which hold the facts, but reads none."""
 
 Groups = dict[str, dict[str, np.ndarray]]
 """Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
@@ -45,16 +49,17 @@ def write(
     groups : mapping of str to mapping of str to array
         Group names hold no ``/``.
     facts : dict
-        Anything that JSON can hold.
+        Anything that JSON can hold; of the mapping ``facts["extra"]``, values may also be arrays.
 
     Raises
     ------
     FactsError
-        JSON cannot hold the facts.
+        JSON cannot hold the facts, or a file cannot, because they are too long.
     StateError
         The file cannot be written; what stood there before is untouched.
     """
     path = _path(path)
+    groups, facts = _split_extra(groups, facts)
     arrays = {
         f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
         for group, members in groups.items()
@@ -65,12 +70,34 @@ def write(
     except (TypeError, ValueError) as error:
         raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
     metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
+    data = save(arrays, metadata=metadata)
+    if int.from_bytes(data[:8], "little") > _MAX_HEADER_BYTES:
+        raise FactsError(
+            f"the facts for {path} take {len(text):,} bytes as JSON, which no reader takes; give "
+            "what is long as a numpy array"
+        )
     try:
-        replace_file(path, save(arrays, metadata=metadata))
+        replace_file(path, data)
     except (OSError, ValueError) as error:
         raise StateError(
             f"cannot write the checkpoint {path}: {error}; what stood there before is untouched"
         ) from error
+
+
+def _split_extra(
+    groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict
+) -> tuple[Mapping[str, Mapping[str, np.ndarray]], dict]:
+    """Groups and facts, with the arrays among the extra facts as a group of their own."""
+    extra = facts.get(_EXTRA, {})
+    arrays = {
+        name: value
+        for name, value in extra.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    }
+    if not arrays:
+        return groups, facts
+    rest = {name: value for name, value in extra.items() if name not in arrays}
+    return {**groups, _EXTRA: arrays}, {**facts, _EXTRA: rest}
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -78,11 +105,14 @@ def replace_file(path: Path, data: bytes) -> None:
 
     A process that is killed here leaves a hidden file beside `path`; the next call removes it. Of
     two processes that write to one path at once, one may therefore fail, but none writes nonsense.
+    A device or a pipe is written to as it is.
     """
     path = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    _remove_unfinished(path)
-    # In the same folder, because a rename is atomic only within one file system.
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    remove_unfinished(path)
+    temporary = unfinished(path)
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -94,7 +124,7 @@ def replace_file(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _path(path: Any) -> Path:
@@ -105,13 +135,23 @@ def _path(path: Any) -> Path:
         raise StateError(f"{path!r} is no path of a file: {error}") from error
 
 
-def _remove_unfinished(path: Path) -> None:
-    """Remove what killed processes have left beside a path; see `replace_file`."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
-        leftover.unlink(missing_ok=True)
+def unfinished(path: Path) -> Path:
+    """A new name beside a path, for what is to be renamed to it when it is complete."""
+    # In the same folder, because a rename is atomic only within one file system.
+    return path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
 
 
-def _sync_folder(folder: Path) -> None:
+def remove_unfinished(path: Path) -> None:
+    """Remove files and folders that killed processes have left beside a path; see `unfinished`."""
+    # Digit by digit: beside "m", a file that is being written to "m.onnx" is none of ours.
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}{_UNFINISHED}"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
     """Make a rename durable; not every platform lets a folder be opened for that."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -158,7 +198,10 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    return groups, json.loads(text)
+    facts = json.loads(text)
+    if _EXTRA in groups:
+        facts[_EXTRA] |= groups.pop(_EXTRA)
+    return groups, facts
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
