@@ -31,15 +31,15 @@ def _rows(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     phase = pipeline.start
     for step in pipeline.steps:
         yield _row(step, phase, f"{step.number}")
-        inner = [row for inner_pipeline in step.own.runs for row in _rows(inner_pipeline)]
+        inner = [row for inner_pipeline in step.declared.runs for row in _rows(inner_pipeline)]
         for number, row in enumerate(inner, 1):
             yield {**row, "number": f"{step.number}.{number}"}
-        phase = step.own.to or phase
+        phase = step.declared.to or phase
 
 
 def _row(step: Step, phase: Phase, number: str) -> dict[str, Any]:
     """What one pass declares, under the names that ``--json`` prints."""
-    declared = step.own
+    declared = step.declared
     return {
         "number": number,
         "phase": phase.name,

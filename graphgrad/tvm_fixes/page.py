@@ -84,7 +84,7 @@ Expected: {known.expected}
 print(shows())
 ```
 
-Worked around in {", ".join(f"`{module}`" for module in known.mended_by)}.
+Worked around in {", ".join(f"`{module}`" for module in known.worked_around_in)}.
 """
 
 

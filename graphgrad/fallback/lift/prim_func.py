@@ -67,7 +67,7 @@ class TensorProgram:
     outputs: list[te.Tensor]
 
 
-def raised(
+def lifted(
     func: tirx.PrimFunc, outputs: Sequence[int], inplace: Sequence[int] = ()
 ) -> TensorProgram:
     """The tensor expressions that a function in destination-passing style computes.

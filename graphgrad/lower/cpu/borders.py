@@ -14,7 +14,7 @@ from tvm import tirx
 from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.pads import Border, border_of
-from .buffer_views import Places, block_of, replace_nests, restated
+from .buffer_views import IndexMap, block_of, replace_nests, restated
 from .contraction import blocks_of
 
 
@@ -87,7 +87,7 @@ def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return replace_nests(func, nests, internal) if changed else func
 
 
-def _moved(border: Border) -> Places:
+def _moved(border: Border) -> IndexMap:
     """The map from indices in a padded copy to those in the tensor inside of the border."""
 
     def to_source(indices: Sequence[Any]) -> list[Any]:

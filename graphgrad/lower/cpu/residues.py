@@ -33,7 +33,7 @@ from ...ir.kernel_structure import (
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
-from .buffer_views import BufferView, Places, block_of, replace_nests, restated
+from .buffer_views import BufferView, IndexMap, block_of, replace_nests, restated
 
 _MAX_PARTS = 16
 """The most parts of a tensor: each is a loop nest of its own to compile."""
@@ -64,7 +64,7 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]
         nests += [part_nest for _, part_nest in views_and_nests] or [nest]
     if not parts:
         return func, []
-    return replace_nests(func, nests, [*internal, *(part.own for part in parts)]), parts
+    return replace_nests(func, nests, [*internal, *(part.buffer for part in parts)]), parts
 
 
 def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
@@ -143,7 +143,7 @@ def _quotients(dom: Range, modulus: int, digit: int) -> Range:
     return Range.from_min_extent(dom.min, tirx.const(count, str(dom.extent.ty.dtype)))
 
 
-def _quotients_of(moduli: tuple[int, ...]) -> Places:
+def _quotients_of(moduli: tuple[int, ...]) -> IndexMap:
     """The map from indices in the whole tensor to those in the part of their residue class."""
 
     def to_part(indices: Sequence[Any]) -> list[Any]:
@@ -155,7 +155,7 @@ def _quotients_of(moduli: tuple[int, ...]) -> Places:
     return to_part
 
 
-def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> Places:
+def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> IndexMap:
     """The map from indices in the part with given remainders to those in the whole tensor."""
 
     def to_whole(indices: Sequence[Any]) -> list[Any]:

@@ -241,7 +241,7 @@ class _Emitter:
                 panels = self._panels[factor_number]
                 positions = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
                 factors.append(
-                    panels.at(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
+                    panels.load(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
                 )
             else:
                 factors.append(substitute_values(factor, indices))
@@ -250,7 +250,7 @@ class _Emitter:
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """The statement that sets the partial sums of a tile to zero."""
         zero = tirx.const(0, self._contraction.dtype)
-        tile_position = [frame.tile(loop) for loop in scope]
+        tile_position = [frame.trip(loop) for loop in scope]
         return each_element(
             self._plan,
             lambda place: tirx.BufferStore(sums, zero, [*tile_position, *place.rows, place.column]),
@@ -261,7 +261,7 @@ class _Emitter:
 
         Without blocks each partial sum gets one value only, which is stored over what is there.
         """
-        tile_position = [frame.tile(loop) for loop in scope]
+        tile_position = [frame.trip(loop) for loop in scope]
 
         def add(place: Place) -> Any:
             position, value = [*tile_position, *place.rows, place.column], place.register
@@ -285,7 +285,7 @@ class _Emitter:
             value: Any = None
             for trips in trips_of_parts:
                 tile_position = [
-                    frame.number(trips[loop]) if loop in trips else frame.tile(loop)
+                    frame.number(trips[loop]) if loop in trips else frame.trip(loop)
                     for loop in scope
                 ]
                 term = tirx.BufferLoad(sums, [*tile_position, *place.rows, place.column])

@@ -45,7 +45,7 @@ def types_by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, TensorTyp
     return {ty.name: ty for ty in types}
 
 
-class Program:
+class Library:
     """The library for one set of input shapes, loaded.
 
     Parameters
@@ -120,7 +120,7 @@ class Program:
         return [staging.copy(ty.name, array)]
 
 
-class Programs:
+class Libraries:
     """The libraries of an export, by the shapes of the inputs.
 
     Parameters
@@ -133,7 +133,7 @@ class Programs:
     Attributes
     ----------
     end : callable or None
-        As of `Program`; it has nothing to do with the inputs.
+        As of `Library`; it has nothing to do with the inputs.
 
     Raises
     ------
@@ -144,14 +144,14 @@ class Programs:
     def __init__(
         self, folder: Path, entries: Sequence[Mapping[str, Any]], device: tvm.runtime.Device
     ):
-        programs = [Program(folder, entry, device) for entry in entries]
-        self._programs = {program.shapes: program for program in programs}
+        libraries = [Library(folder, entry, device) for entry in entries]
+        self._libraries = {library.shapes: library for library in libraries}
         self._inputs = types_by_name(entries[0]["inputs"])
         self._device = device
-        self.end = programs[0].end
+        self.end = libraries[0].end
 
-    def of(self, inputs: Any, staging: Staging) -> tuple[Program, list[tvm.runtime.Tensor]]:
-        """The program for the shapes of the inputs, and the inputs on the device.
+    def of(self, inputs: Any, staging: Staging) -> tuple[Library, list[tvm.runtime.Tensor]]:
+        """The library for the shapes of the inputs, and the inputs on the device.
 
         Raises
         ------
@@ -170,16 +170,16 @@ class Programs:
         for name, ty in types.items():
             ty.check_dtype(f"input {name!r}", tensors_or_arrays[name])
         shapes = tuple(tuple(map(int, array.shape)) for array in tensors_or_arrays.values())
-        if shapes not in self._programs:
+        if shapes not in self._libraries:
             exported = ", or ".join(
                 ", ".join(
                     f"{name!r} {shape}" for name, shape in zip(types, exported_shapes, strict=True)
                 )
-                for exported_shapes in self._programs
+                for exported_shapes in self._libraries
             )
             raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
         tensors = [staging.place(f"input {name!r}", tensors_or_arrays[name]) for name in types]
-        return self._programs[shapes], tensors
+        return self._libraries[shapes], tensors
 
 
 def _check_range(
