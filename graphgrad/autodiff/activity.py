@@ -306,7 +306,7 @@ def _varied(program: Program, varied: set[Any]) -> set[Any]:
     return varied
 
 
-def place(var: Any, value: Any) -> str:
+def location(var: Any, value: Any) -> str:
     """The name of a binding in messages: that of its ONNX node, else that of its variable."""
     return read(value.span).node or str(var.name)
 
@@ -317,7 +317,7 @@ def _missing_error(program: Program, activity: Activity) -> MissingGradientError
     for var, value in program.bindings:
         if var in activity.missing:
             name = activity.missing[var]
-            locations[name].append(place(var, value))
+            locations[name].append(location(var, value))
             reasons[name].append(activity.reasons[var])
     rows = sorted(locations.items())
     lines = [

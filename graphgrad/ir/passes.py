@@ -129,7 +129,7 @@ class Pass:
         return list(inspect.signature(self.function).parameters.values())[1:]
 
 
-def compiler_pass(*phases: Phase, **place: Any) -> Callable[[F], F]:
+def compiler_pass(*phases: Phase, **declaration: Any) -> Callable[[F], F]:
     """A decorator that declares a function to be a pass; the function stays what it is.
 
     Parameters
@@ -141,7 +141,7 @@ def compiler_pass(*phases: Phase, **place: Any) -> Callable[[F], F]:
     """
 
     def declare(function: F) -> F:
-        vars(function)[_RECORD] = Pass(function, phases, **place)
+        vars(function)[_RECORD] = Pass(function, phases, **declaration)
         return function
 
     return declare

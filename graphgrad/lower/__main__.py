@@ -13,12 +13,12 @@ from .pipeline import PIPELINES
 _INDENT = " " * 8
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the passes for a target, in order, with their phases and the reasons for both."""
     parser = argparse.ArgumentParser(prog="python -m graphgrad.lower", description=main.__doc__)
     parser.add_argument("--target", choices=TARGETS, default=TARGETS[0], help="the kind of target")
     parser.add_argument("--json", action="store_true", help="one JSON array, an object a pass")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     rows = list(_rows(PIPELINES[arguments.target]))
     if arguments.json:
         print(json.dumps(rows, indent=1))

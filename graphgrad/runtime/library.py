@@ -87,7 +87,7 @@ class Library:
         self._targets: Mapping[str, Any] | None = entry["targets"]
         self._device = device
 
-    def targets(self, given: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
+    def targets(self, targets: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
         """Targets as the step takes them, checked: none, or one tensor.
 
         Where their values are limited, as labels are, they are looked at on the host.
@@ -97,15 +97,15 @@ class Library:
         InputError
         """
         if self._targets is None:
-            if given is not None:
+            if targets is not None:
                 raise InputError("targets were given, but the loss takes none")
             return []
-        if given is None:
+        if targets is None:
             raise InputError("targets are missing: the loss compares the outputs with targets")
         [ty] = types_by_name([self._targets]).values()
         bounds = self._targets["range"]
         tensor_or_array = (
-            lend(ty.name, given, self._device) if bounds is None else to_array(ty.name, given)
+            lend(ty.name, targets, self._device) if bounds is None else to_array(ty.name, targets)
         )
         # Read where it is; another dtype is converted on the host.
         if (

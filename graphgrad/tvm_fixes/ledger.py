@@ -57,8 +57,8 @@ def names() -> list[str]:
 
 def defect(name: str) -> Defect:
     """The defect of an entry; its module is imported, its program not run."""
-    found: Defect = importlib.import_module(f"{__package__}.defects.{name}").DEFECT
-    return found
+    entry: Defect = importlib.import_module(f"{__package__}.defects.{name}").DEFECT
+    return entry
 
 
 def program(name: str) -> str:

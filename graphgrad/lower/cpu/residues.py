@@ -124,14 +124,14 @@ def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any
         # A dimension shorter than its modulus has no elements of the last remainders.
         if any(static(dom.extent) == 0 for _, dom, _ in axes):
             continue
-        whole = block.body.buffer
+        base = block.body.buffer
         part_buffer = tirx.decl_buffer(
-            [dom.extent for _, dom, _ in axes], whole.dtype, f"{whole.name}_part"
+            [dom.extent for _, dom, _ in axes], base.dtype, f"{base.name}_part"
         )
         name = f"{block.name_hint}_{''.join(map(str, digits))}"
         quotients_of = _quotients_of(moduli)
-        nest = restated(block, axes, values, {whole: (part_buffer, quotients_of)}, name)
-        views_and_nests.append((BufferView(part_buffer, whole, _positions(moduli, digits)), nest))
+        nest = restated(block, axes, values, {base: (part_buffer, quotients_of)}, name)
+        views_and_nests.append((BufferView(part_buffer, base, _positions(moduli, digits)), nest))
     return views_and_nests
 
 
