@@ -1,33 +1,211 @@
-"""Libraries loaded into the process, until nothing uses them any more."""
+"""The libraries of an export, one for each set of input shapes, with the step and the inference."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tvm
-import tvm_ffi
+from tvm.runtime import vm
+
+from .arrays import Staging, lend, to_array
+from .errors import InputError, MachineError
+from .loading import load_library
+
+Shapes = tuple[tuple[int, ...], ...]
 
 
-def load_library(
-    path: str | os.PathLike[str], device: tvm.runtime.Device | None = None
-) -> tvm.runtime.Module:
-    """The module of a library, which is unloaded when its last user is gone.
+@dataclass(frozen=True)
+class TensorType:
+    """Name, dtype and shape of a tensor."""
 
-    TVM's own ``tvm.runtime.load_module`` never unloads one. Each function of a module holds it, and
-    so does each virtual machine, so no code goes while it can still be called. What it has returned
-    needs it no longer: tensors are allocated and freed by TVM's runtime.
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def check_dtype(self, label: str, array: Any) -> None:
+        """Raise `InputError` unless an array has this dtype."""
+        if str(array.dtype) != self.dtype:
+            raise InputError(
+                f"{label}: expected dtype {self.dtype}, given {array.dtype}; convert it"
+            )
+
+    def check(self, label: str, array: Any) -> None:
+        """Raise `InputError` unless an array has this dtype and shape."""
+        self.check_dtype(label, array)
+        if tuple(array.shape) != self.shape:
+            raise InputError(f"{label}: expected shape {self.shape}, given {tuple(array.shape)}")
+
+
+def types_by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
+    """Types as a manifest describes them."""
+    types = (TensorType(ty["name"], ty["dtype"], tuple(ty["shape"])) for ty in described)
+    return {ty.name: ty for ty in types}
+
+
+class Library:
+    """The library for one set of input shapes, loaded.
 
     Parameters
     ----------
-    path : path
-    device : Device, optional
-        Where its kernels run; by default the host. A library for a GPU stays, because the GPU may
-        have some of its kernels queued when the last user goes.
+    folder : Path
+    entry : mapping
+        As the manifest has it.
+    device : Device
+
+    Attributes
+    ----------
+    step, evaluate : callable
+        A call of a step is a micro-batch of it where `end` is not None.
+    end : callable or None
+        Ends the window of a step of several micro-batches.
+    shapes : tuple of tuple of int
+        Of the inputs.
+    seeded : bool
+        Whether the step takes a seed: it drops values.
 
     Raises
     ------
-    RuntimeError
-        It does not load.
+    MachineError
+        The library cannot be loaded.
     """
-    stays = device is not None and device.type != "cpu"
-    return tvm_ffi.load_module(os.fspath(path), keep_module_alive=stays)
+
+    def __init__(self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device):
+        library = folder / entry["library"]
+        try:
+            machine = vm.VirtualMachine(load_library(library, device), device)
+        except (RuntimeError, OSError) as error:
+            raise MachineError(f"{library} cannot be loaded: {error}") from error
+        functions = {role: machine[name] for role, name in entry["functions"].items()}
+        self.step: Callable[..., Any] = functions["step"]
+        self.evaluate: Callable[..., Any] = functions["evaluate"]
+        self.end: Callable[..., Any] | None = functions.get("end_of_window")
+        self.shapes: Shapes = tuple(tuple(ty["shape"]) for ty in entry["inputs"])
+        self.seeded: bool = entry["seeded"]
+        self._targets: Mapping[str, Any] | None = entry["targets"]
+        self._device = device
+
+    def targets(self, targets: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
+        """Targets as the step takes them, checked: none, or one tensor.
+
+        Where their values are limited, as labels are, they are looked at on the host.
+
+        Raises
+        ------
+        InputError
+        """
+        if self._targets is None:
+            if targets is not None:
+                raise InputError("targets were given, but the loss takes none")
+            return []
+        if targets is None:
+            raise InputError("targets are missing: the loss compares the outputs with targets")
+        [ty] = types_by_name([self._targets]).values()
+        bounds = self._targets["range"]
+        tensor_or_array = (
+            lend(ty.name, targets, self._device) if bounds is None else to_array(ty.name, targets)
+        )
+        # Read where it is; another dtype is converted on the host.
+        if (
+            isinstance(tensor_or_array, tvm.runtime.Tensor)
+            and str(tensor_or_array.dtype) == ty.dtype
+        ):
+            ty.check(ty.name, tensor_or_array)
+            return [tensor_or_array]
+        array = _converted(ty, to_array(ty.name, tensor_or_array))
+        if bounds is not None:
+            _check_range(ty.name, array, bounds, self._targets["ignored"])
+        return [staging.copy(ty.name, array)]
+
+
+class Libraries:
+    """The libraries of an export, by the shapes of the inputs.
+
+    Parameters
+    ----------
+    folder : Path
+    entries : sequence of mapping
+        As the manifest has them.
+    device : Device
+
+    Attributes
+    ----------
+    end : callable or None
+        As of `Library`; it has nothing to do with the inputs.
+
+    Raises
+    ------
+    MachineError
+        A library cannot be loaded.
+    """
+
+    def __init__(
+        self, folder: Path, entries: Sequence[Mapping[str, Any]], device: tvm.runtime.Device
+    ):
+        libraries = [Library(folder, entry, device) for entry in entries]
+        self._libraries = {library.shapes: library for library in libraries}
+        self._inputs = types_by_name(entries[0]["inputs"])
+        self._device = device
+        self.end = libraries[0].end
+
+    def of(self, inputs: Any, staging: Staging) -> tuple[Library, list[tvm.runtime.Tensor]]:
+        """The library for the shapes of the inputs, and the inputs on the device.
+
+        Raises
+        ------
+        InputError
+        """
+        types = self._inputs
+        if not isinstance(inputs, Mapping):
+            if len(types) != 1:
+                raise InputError(f"the model has inputs {list(types)}; give arrays by name")
+            inputs = dict.fromkeys(types, inputs)
+        if inputs.keys() != types.keys():
+            raise InputError(f"given inputs {list(inputs)}, but the model has {list(types)}")
+        tensors_or_arrays = {
+            name: lend(f"input {name!r}", inputs[name], self._device) for name in types
+        }
+        for name, ty in types.items():
+            ty.check_dtype(f"input {name!r}", tensors_or_arrays[name])
+        shapes = tuple(tuple(map(int, array.shape)) for array in tensors_or_arrays.values())
+        if shapes not in self._libraries:
+            exported = ", or ".join(
+                ", ".join(
+                    f"{name!r} {shape}" for name, shape in zip(types, exported_shapes, strict=True)
+                )
+                for exported_shapes in self._libraries
+            )
+            raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
+        tensors = [staging.place(f"input {name!r}", tensors_or_arrays[name]) for name in types]
+        return self._libraries[shapes], tensors
+
+
+def _check_range(
+    label: str, array: np.ndarray, bounds: tuple[float, float], ignored: int | None
+) -> None:
+    """Raise `InputError` unless each element is within bounds, or is the ignored label."""
+    low, high = bounds
+    outside = ((array < low) | (array > high)) & (array != ignored)
+    if outside.any():
+        raise InputError(
+            f"{label}: {array[outside][0]} is out of range; they go from {low} to {high}"
+        )
+
+
+def _converted(ty: TensorType, array: np.ndarray) -> np.ndarray:
+    """Targets in the dtype that the step takes; any integers or numbers become that.
+
+    Raises
+    ------
+    InputError
+    """
+    # Kinds of numpy's dtypes by that of the target: integers are taken for floats, not vice versa.
+    accepted = {"b": "b", "i": "iu", "u": "iu"}.get(np.dtype(ty.dtype).kind, "iufV")
+    if array.dtype.kind not in accepted:
+        raise InputError(f"{ty.name}: expected {ty.dtype}, given {array.dtype}; convert them")
+    converted = array.astype(ty.dtype)
+    ty.check(ty.name, converted)
+    return converted

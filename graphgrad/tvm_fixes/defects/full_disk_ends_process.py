@@ -35,5 +35,5 @@ DEFECT = Defect(
         "`dest.close()`, then an exception where `dest.has_error()`, after `dest.clear_error()`."
     ),
     crashes=True,
-    mended_by=("graphgrad.lower.codegen.library",),
+    worked_around_in=("graphgrad.lower.codegen.library",),
 )

@@ -25,5 +25,5 @@ DEFECT = Defect(
         "errors of compilation cannot be stopped while a pass or a lowering written in Python runs."
     ),
     expected="`tvm_ffi` registers both, as it does ValueError and others.",
-    mended_by=("graphgrad.errors", "graphgrad.runtime.errors"),
+    worked_around_in=("graphgrad.errors", "graphgrad.runtime.errors"),
 )

@@ -35,5 +35,5 @@ DEFECT = Defect(
         "It takes `keep_module_alive=False`, as the `tvm_ffi.load_module` that it calls; functions "
         "hold the module that they are from."
     ),
-    mended_by=("graphgrad.runtime.library",),
+    worked_around_in=("graphgrad.runtime.loading",),
 )

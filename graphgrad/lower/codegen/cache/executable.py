@@ -19,7 +19,7 @@ from tvm.relax.vm_build import VMExecutable
 from tvm.runtime import Executable
 from tvm.support import cc
 
-from ....runtime.library import load_library
+from ....runtime.loading import load_library
 from ..library import is_linkable, linked_library
 from .key import program_key
 from .store import SWITCH, chosen_store, warn_once

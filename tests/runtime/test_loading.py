@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.runtime import vm
 from tvm.script import relax as R
 
-from graphgrad.runtime.library import load_library
+from graphgrad.runtime.loading import load_library
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the maps of a process")
 
