@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import OutputError
-from .runtime.state_file import replace_file
+from .runtime.files import free_space, replace_file
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
@@ -30,6 +30,6 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"cannot write {os.fspath(path)}: {error.strerror or error}; what stood there before "
-            "is untouched"
+            f"cannot write {os.fspath(path)}: {error.strerror or error}; "
+            f"{free_space(Path(path).parent)}; what stood there before is untouched"
         ) from error

@@ -5,24 +5,21 @@
     for index, name in enumerate(names):
         with io_operations(folder, index, disk_full), pytest.raises(OutputError):
             save()
+        in_process(save_with_fault)                             # for `killed`
 
-Counted are operations that change files in a folder: creating, each write, ``fsync``, renaming and
-removing. After `killed`, no further operation takes place, as none of a killed process does: what
-handlers would clean up stays. Faults with ``half=True`` let half of a write reach the file.
+Counted are operations that change files in a folder: making one, each write, ``fsync``, renaming,
+and removing. Faults with ``half=True`` let half of a write reach the file.
 """
 
 import builtins
 import errno
 import io
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
-
-
-class Killed(BaseException):
-    """The process has ended here."""
 
 
 def disk_full() -> None:
@@ -31,8 +28,21 @@ def disk_full() -> None:
 
 
 def killed() -> None:
-    """The fault of a process that is killed."""
-    raise Killed
+    """The end of the process; nothing that handlers would do is done."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_process(function: Callable[[], object]) -> int:
+    """Call a function in a copy of this process; 0, or minus the number of what ended it."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 Fault = Callable[[], None]
@@ -53,7 +63,7 @@ def io_operations(
     at : int or callable, optional
         The operation that fails: its index, or a predicate of its name, for all that it holds of.
     fault : callable
-        Raises what it raises there.
+        Called there, to raise an error or to end the process.
     half : bool
         Of a write: after half of the data.
     """
@@ -75,6 +85,7 @@ _PATCHED = [
     (os, "rename"),
     (Path, "unlink"),
     (Path, "mkdir"),
+    (Path, "touch"),
 ]
 
 
@@ -84,19 +95,20 @@ class _Faults:
     def __init__(self, root: str, at: int | Callable[[str], bool] | None, fault: Fault, half: bool):
         self.names: list[str] = []
         self._root = root
-        self._fails = at if callable(at) else lambda name: len(self.names) - 1 == at
+        self._at = at
         self._fault = fault
         self._half = half
-        self._dead = False
 
     def begin(self, name: str) -> None:
         """Note an operation; raise if it fails."""
-        if self._dead:
-            raise Killed
+        fails = self._fails_next(name)
         self.names.append(name)
-        if self._fails(name):
-            self._dead = self._fault is killed
+        if fails:
             self._fault()
+
+    def _fails_next(self, name: str) -> bool:
+        """Whether the next operation, of this name, is the one that fails."""
+        return self._at(name) if callable(self._at) else len(self.names) == self._at
 
     def of(self, name: str, original: Callable) -> Callable:
         """An operation on a path or descriptor that may fail before it does anything."""
@@ -121,14 +133,11 @@ class _Faults:
         return opened
 
     def write(self, stream: io.IOBase, name: str, data) -> int:
-        """Write to a file, all of the data or half of it."""
-        try:
-            self.begin(f"write {name}")
-        except BaseException:
-            if self._half and len(data) > 1:
-                stream.write(data[: len(data) // 2])
-                stream.flush()
-            raise
+        """Write to a file, all of the data, or half of it before the fault."""
+        if self._half and self._fails_next(f"write {name}"):
+            stream.write(data[: len(data) // 2])
+            stream.flush()
+        self.begin(f"write {name}")
         return stream.write(data)
 
     def _inside(self, subject) -> bool:

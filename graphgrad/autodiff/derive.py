@@ -106,7 +106,7 @@ class _KernelReplacement:
         The name of the latter.
     extra_types : callable
         Returns the types of the additional results, given a function from a place (see
-        `fallback.kernels.gradient.Place`) to the size or extent that the call has there.
+        `fallback.kernels.gradient.SizeSource`) to the size or extent that the call has there.
     """
 
     def __init__(

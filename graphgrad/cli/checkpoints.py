@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from ..files import writing
-from ..runtime.state_file import sync_folder
+from ..runtime.files import sync_folder
 from ..train import checkpoint
 from ..train.run import Epoch, History
 from ..train.step import TrainStep

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..files import write_file
 from ..report.curve import write_picture
-from ..runtime.state_file import remove_unfinished
+from ..runtime.files import UNFINISHED, remove_unfinished
 from ..train.run import Epoch, History
 from .checkpoints import Checkpoints
 from .lock import locked
@@ -52,7 +52,7 @@ class OutputFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(self.path))
                 for file in files:
-                    remove_unfinished(file)
+                    remove_unfinished(file, UNFINISHED)
             except OSError as error:
                 raise ArgumentError(
                     f"the output folder {self.path} cannot be made or written ({error.strerror}); "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from onnx.external_data_helper import convert_model_to_external_data, write_exte
 
 from ..errors import ArgumentError, ModelError
 from ..files import write_file, writing
-from ..runtime.state_file import remove_unfinished, unfinished
+from ..runtime.files import UNFINISHED, unfinished
 from .arrays import checked_arrays
 from .model import Model
 from .onnx_graph import attribute, opset, output_names, readers, subgraphs
@@ -133,17 +132,9 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
 
 def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
     """Move the weights of a model to a file of their own, which replaces one of the same name."""
-    remove_unfinished(path)
-    folder = unfinished(path)
-    with writing(path):
-        folder.mkdir()
-        try:
-            convert_model_to_external_data(
-                proto, location=path.name, size_threshold=_MAX_INLINE_BYTES
-            )
-            write_external_data_tensors(proto, str(folder))
-            with open(folder / path.name, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(folder / path.name, path)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with writing(path), unfinished(path, UNFINISHED, is_folder=True) as folder:
+        convert_model_to_external_data(proto, location=path.name, size_threshold=_MAX_INLINE_BYTES)
+        write_external_data_tensors(proto, str(folder))
+        with open(folder / path.name, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(folder / path.name, path)

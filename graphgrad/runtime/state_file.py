@@ -1,20 +1,16 @@
 """State files: one safetensors file, written so that a crash never harms the previous one.
 
 The format holds arrays and text only, so that opening a file runs no code, and a digest of both,
-because safetensors itself does not notice a changed byte. A new file is written beside its target,
-flushed to the disk, and renamed over it.
+because safetensors itself does not notice a changed byte. How one is replaced says `files`.
 
 graphgrad's checkpoints are such files, and so is the state in an export.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +20,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .errors import FactsError, StateError
+from .files import free_space, replace_file
 
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
 _EXTRA = "extra"
-_UNFINISHED = ".unfinished"
 
 _MAX_HEADER_BYTES = 100_000_000
 """Safetensors writes longer headers, which hold the facts, but reads none."""
@@ -80,7 +76,8 @@ def write(
         replace_file(path, data)
     except (OSError, ValueError) as error:
         raise StateError(
-            f"cannot write the checkpoint {path}: {error}; what stood there before is untouched"
+            f"cannot write the checkpoint {path}: {error}; {free_space(path.parent)}; what stood "
+            "there before is untouched"
         ) from error
 
 
@@ -100,67 +97,12 @@ def _split_extra(
     return {**groups, _EXTRA: arrays}, {**facts, _EXTRA: rest}
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment its name shows either the old or the new content.
-
-    A process that is killed here leaves a hidden file beside `path`; the next call removes it. Of
-    two processes that write to one path at once, one may therefore fail, but none writes nonsense.
-    A device or a pipe is written to as it is.
-    """
-    path = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    remove_unfinished(path)
-    temporary = unfinished(path)
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
 def _path(path: Any) -> Path:
     """A path, after checking that it is one."""
     try:
         return Path(path)
     except TypeError as error:
         raise StateError(f"{path!r} is no path of a file: {error}") from error
-
-
-def unfinished(path: Path) -> Path:
-    """A new name beside a path, for what is to be renamed to it when it is complete."""
-    # In the same folder, because a rename is atomic only within one file system.
-    return path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
-
-
-def remove_unfinished(path: Path) -> None:
-    """Remove files and folders that killed processes have left beside a path; see `unfinished`."""
-    # Digit by digit: beside "m", a file that is being written to "m.onnx" is none of ours.
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}{_UNFINISHED}"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform lets a folder be opened for that."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:

@@ -16,7 +16,7 @@ from graphgrad.cli.checkpoints import Checkpoints
 from graphgrad.cli.main import main
 from graphgrad.cli.train import Watcher
 from graphgrad.train import checkpoint
-from tests.io_faults import Killed, disk_full, io_operations
+from tests.io_faults import disk_full, io_operations
 
 TINY = ["--steps", "6", "--batch", "16", "--lr", "0.1"]
 """Four steps of the first epoch and two of the second."""
@@ -126,6 +126,10 @@ def at_step(monkeypatch, step: int, action) -> None:
             action()
 
     monkeypatch.setattr(Watcher, "on_step", on_step)
+
+
+class Killed(BaseException):
+    """The run ends here, and saves nothing more."""
 
 
 def kill() -> None:

@@ -127,9 +127,9 @@ class LinearSystem:
             self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
             self.unknowns[i] = self._axis_unknown(axis, i)
 
-    def add_index(self, index: Expr, place: Expr) -> None:
+    def add_index(self, index: Expr, position: Expr) -> None:
         """Add the equation that an index is at a place."""
-        self.add_row(self.linear(index), place)
+        self.add_row(self.linear(index), position)
 
     def linear(self, expr: Expr) -> Form:
         """An integer expression as a form.

@@ -19,6 +19,7 @@ from tvm.relax.vm_build import VMExecutable
 from tvm.runtime import Executable
 from tvm.support import cc
 
+from ....runtime.loading import load_library
 from ..library import is_linkable, linked_library
 from .key import program_key
 from .store import SWITCH, chosen_store, warn_once
@@ -224,7 +225,7 @@ def _load(library: bytes) -> tvm.runtime.Module | None:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"program{_SUFFIX}"
             path.write_bytes(library)
-            return tvm.runtime.load_module(str(path))
+            return load_library(path)
     except (RuntimeError, OSError):
         return None
 
