@@ -1,13 +1,17 @@
 """A lock that keeps a second run out of a folder, and that no killed run leaves locked."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import ArgumentError
+
+try:
+    import fcntl
+except ImportError:  # Windows: a second run is not noticed there
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -39,7 +43,8 @@ def _acquire(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The run before may have removed the file since it was opened.
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor

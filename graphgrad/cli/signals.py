@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
 def exit_code(number: int) -> int:
@@ -31,7 +31,7 @@ def interruptible() -> Iterator[Callable[[], signal.Signals | None]]:
     try:
         for number in STOPPING:
             # `nohup` asks to outlive the terminal.
-            if number != signal.SIGHUP or previous[number] != signal.SIG_IGN:
+            if number.name != "SIGHUP" or previous[number] != signal.SIG_IGN:
                 signal.signal(number, receive)
         yield lambda: received[0] if received else None
     finally:

@@ -27,9 +27,6 @@ FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
 _EXTRA = "extra"
 
-_MAX_HEADER_BYTES = 100_000_000
-"""Safetensors writes longer headers, which hold the facts, but reads none."""
-
 Groups = dict[str, dict[str, np.ndarray]]
 """Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
 
@@ -66,12 +63,13 @@ def write(
     except (TypeError, ValueError) as error:
         raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
     metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
-    data = save(arrays, metadata=metadata)
-    if int.from_bytes(data[:8], "little") > _MAX_HEADER_BYTES:
+    try:
+        data = save(arrays, metadata=metadata)
+    except SafetensorError as error:  # of a header, which holds the facts, above 100 MB
         raise FactsError(
-            f"the facts for {path} take {len(text):,} bytes as JSON, which no reader takes; give "
-            "what is long as a numpy array"
-        )
+            f"the facts for {path} take {len(text):,} bytes as JSON, too many for a file "
+            f"({error}); give what is long as a numpy array"
+        ) from error
     try:
         replace_file(path, data)
     except (OSError, ValueError) as error:
