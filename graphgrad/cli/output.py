@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ArgumentError, CheckpointError
 from ..report.curve import write_picture
-from ..runtime.state_file import replace_file
+from ..runtime.files import replace_file
 from ..train.run import Epoch, History
 
 FORMAT = 1

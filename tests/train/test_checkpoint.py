@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from graphgrad.errors import ArgumentError, CheckpointError
-from graphgrad.runtime.state_file import replace_file
+from graphgrad.runtime.files import replace_file
 from graphgrad.train.checkpoint import read, read_for, write
 
 GROUPS = {
