@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tvm
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from . import state_file
 from .arrays import Arrays, Staging, to_array, to_arrays
-from .errors import FolderError, InputError, OutOfMemoryError, StateError
+from .errors import ExportedStepError, FolderError, InputError, OutOfMemoryError, StateError
 from .folder import MANIFEST, STATE, check_files, folder_at, machine_code_from, read_manifest
 from .library import Libraries
 from .machine import check_machine, device_errors, open_device, release_pool
@@ -103,6 +103,12 @@ class ExportedStep(TakesTurns):
                 f"{root} was exported without weights: give them as weights=, arrays by name or a "
                 "safetensors file"
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise ExportedStepError(
+            "an exported step cannot be pickled or copied: its tensors belong to a device; save "
+            "its state with save(path), and load the export and that state where it is needed"
+        )
 
     @property
     def learning_rate(self) -> float:
