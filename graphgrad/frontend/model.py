@@ -38,8 +38,10 @@ class Model:
         Names of the outputs; ``output``, or ``output_0``, ``output_1`` … by default.
     frozen : iterable of str
         Names of parameters that never train, besides those of integer or boolean dtype.
+    constants : iterable of str
+        Names of parameters, such as masks, that train only where ``wrt=`` names them.
     notes : iterable of str
-        What was repaired when the model was imported.
+        What was repaired and decided when the model was imported.
     proto : onnx.ModelProto, optional
         The ONNX model that the module comes from, repaired.
 
@@ -50,7 +52,7 @@ class Model:
         there is one output, else a literal tuple.
     params, state : dict[str, numpy.ndarray]
     inputs, outputs : list[str]
-    frozen : frozenset[str]
+    frozen, constants : frozenset[str]
     notes : list[str]
     proto : onnx.ModelProto or None
 
@@ -70,6 +72,7 @@ class Model:
         *,
         outputs: Iterable[str] | None = None,
         frozen: Iterable[str] = (),
+        constants: Iterable[str] = (),
         notes: Iterable[str] = (),
         proto: onnx.ModelProto | None = None,
     ):
@@ -96,12 +99,13 @@ class Model:
         self.frozen = self._known(frozen) | {
             name for name, array in self.params.items() if array.dtype.name not in FLOAT_DTYPES
         }
+        self.constants = self._known(constants)
         self.notes = list(notes)
         self.proto = proto
 
     def trainable(self) -> list[str]:
-        """The names of the parameters that train: floats that are not frozen."""
-        return [name for name in self.params if name not in self.frozen]
+        """The names of the parameters that train by default: neither frozen nor constants."""
+        return [name for name in self.params if name not in self.frozen | self.constants]
 
     def freeze(self, *names: str) -> Model:
         """The same model with more parameters that never train.
@@ -137,7 +141,7 @@ class Model:
         )
         return (
             f"Model({inputs} -> {outputs}; {len(self.params)} parameters with {count:,} numbers, "
-            f"{len(self.frozen)} frozen; {len(self.state)} statistics)"
+            f"{len(self.params) - len(self.trainable())} frozen; {len(self.state)} statistics)"
         )
 
     def _known(self, names: Iterable[str]) -> frozenset[str]:

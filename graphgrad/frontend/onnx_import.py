@@ -13,7 +13,7 @@ from .onnx_importer import import_graph
 from .onnx_repair import repair
 from .onnx_sequences import Shapes, spread_inputs
 from .onnx_shapes import input_types
-from .split_initializers import roles
+from .weight_roles import roles
 
 
 def from_onnx(
@@ -69,19 +69,16 @@ def from_onnx(
     shapes, sequence_notes = spread_inputs(proto.graph, shapes)
     notes += sequence_notes
     types = input_types(proto.graph, shapes)
-    params, state, literals = roles(proto.graph)
-    if literals:
-        notes.append(
-            f"single floats whose names are those of literals stay constant: {literals}; "
-            "rename one like a module's parameter if it should train"
-        )
-    module, outputs = import_graph(proto, types, [*params, *state], custom)
+    decided = roles(proto.graph)
+    variables = [*decided.params, *decided.state]
+    module, outputs = import_graph(proto, types, variables, custom)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     return Model(
         module,
-        {name: arrays[name] for name in params},
-        {name: arrays[name] for name in state},
+        {name: arrays[name] for name in decided.params},
+        {name: arrays[name] for name in decided.state},
         outputs=outputs,
-        notes=notes,
+        constants=decided.constants,
+        notes=notes + decided.notes,
         proto=proto,
     )
