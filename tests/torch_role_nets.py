@@ -1,8 +1,4 @@
-"""Small PyTorch networks whose constants, buffers and parameters are easily taken for each other.
-
-Each class has `inputs`, the shapes of its inputs by name; integers, where it takes some, are below
-`VOCABULARY`.
-"""
+"""Small networks in torch, whose constants and parameters are easily taken for each other."""
 
 import math
 
@@ -16,26 +12,20 @@ VOCABULARY = 11
 
 
 class GroupNorms(nn.Module):
-    """A group norm, which the legacy exporter writes by an instance norm of ones and zeros."""
-
-    inputs = {"x": (2, 3, 6, 6)}
+    """Group norms, which exporters write by an instance norm of ones and zeros."""
 
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3)
         self.norm = nn.GroupNorm(4, 8)
-        self.plain = nn.GroupNorm(2, 8, affine=False)
         self.head = nn.Linear(8, 2)
 
     def forward(self, x):
-        h = self.plain(F.relu(self.norm(self.conv(x))))
-        return self.head(h.mean((2, 3)))
+        return self.head(torch.tanh(self.norm(self.conv(x))).mean((2, 3)))
 
 
 class InstanceNorms(nn.Module):
-    """Instance norms with and without weights, of which the fresh ones are ones and zeros."""
-
-    inputs = {"x": (2, 3, 6, 6)}
+    """Norms with and without weights; those of a fresh network are ones and zeros, too."""
 
     def __init__(self):
         super().__init__()
@@ -43,21 +33,21 @@ class InstanceNorms(nn.Module):
         self.norm = nn.InstanceNorm2d(4, affine=True)
         self.plain = nn.InstanceNorm2d(4)
         self.slopes = nn.PReLU(4)
+        self.centered = nn.LayerNorm(16, elementwise_affine=False)
 
     def forward(self, x):
-        return self.plain(self.slopes(self.norm(self.conv(x)))).flatten(1)
+        h = self.plain(self.slopes(self.norm(self.conv(x)))).flatten(2)
+        return self.centered(h).flatten(1)
 
 
 class BatchNorms(nn.Module):
     """Convolution, batch norm, and a perceptron with another one."""
 
-    inputs = {"x": (4, 3, 6, 6)}
-
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3, bias=False)
         self.norm = nn.BatchNorm2d(4)
-        self.fc = nn.Linear(4, 5)
+        self.fc = nn.Linear(4, 5, bias=False)
         self.norm1 = nn.BatchNorm1d(5, momentum=0.3)
         self.head = nn.Linear(5, 2)
 
@@ -68,8 +58,6 @@ class BatchNorms(nn.Module):
 
 class WindowAttention(nn.Module):
     """Attention in windows, as of Swin: a learned relative bias, and a mask of 0 and -100."""
-
-    inputs = {"x": (4, 4, 8)}
 
     def __init__(self):
         super().__init__()
@@ -98,8 +86,6 @@ class WindowAttention(nn.Module):
 class Detector(nn.Module):
     """The head of a YOLO: anchors, a grid of cells and strides turn outputs to boxes."""
 
-    inputs = {"x": (2, 3, 8, 8)}
-
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
@@ -109,7 +95,8 @@ class Detector(nn.Module):
         self.register_buffer("anchor_grid", anchors.reshape(1, 3, 1, 1, 2))
         y, x = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
         self.grid = torch.stack([x, y], 2).reshape(1, 1, 4, 4, 2)
-        self.stride = torch.tensor([2.0, 2.0])
+        self.stride = torch.tensor([2.0, 4.0])
+        self.distances = torch.arange(5.0)
 
     def forward(self, x):
         h = self.head(F.silu(self.conv(x))).reshape(2, 3, 5, 4, 4).permute(0, 1, 3, 4, 2)
@@ -117,13 +104,12 @@ class Detector(nn.Module):
         xy = (y[..., 0:2] * 2 - 0.5 + self.grid) * self.stride
         wh = (y[..., 2:4] * 2) ** 2 * self.anchor_grid
         scaled = (y[..., 2:4] * 2) ** 2 * self.anchors.reshape(1, 3, 1, 1, 2)
-        return torch.cat([xy, wh, scaled, y[..., 4:]], -1).flatten(1)
+        distance = h.softmax(-1) @ self.distances[:, None]
+        return torch.cat([xy, wh, scaled, y[..., 4:], distance], -1).flatten(1)
 
 
 class Rotary(nn.Module):
     """Causal attention with rotary tables, or frequencies from which the tables are computed."""
-
-    inputs = {"x": (2, 6, 8)}
 
     def __init__(self, tables=True):
         super().__init__()
@@ -171,8 +157,6 @@ class RotaryFrequencies(Rotary):
 class Vit(nn.Module):
     """Class token, learned positions, layer scale as it starts: 1e-6 everywhere."""
 
-    inputs = {"x": (2, 3, 8, 8)}
-
     def __init__(self):
         super().__init__()
         self.patches = nn.Conv2d(3, 8, 4, stride=4)
@@ -195,12 +179,10 @@ class Vit(nn.Module):
 class ConvNext(nn.Module):
     """Layer scale in channels first, an input that buffers normalize, a learned denominator."""
 
-    inputs = {"x": (2, 3, 8, 8)}
-
     def __init__(self):
         super().__init__()
-        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).reshape(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225]).reshape(1, 3, 1, 1))
+        self.register_buffer("pixel_mean", torch.tensor([0.485, 0.456, 0.406]).reshape(1, 3, 1, 1))
+        self.register_buffer("pixel_std", torch.tensor([0.229, 0.224, 0.225]).reshape(1, 3, 1, 1))
         self.stem = nn.Conv2d(3, 8, 4, stride=4)
         self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
         self.pointwise = nn.Conv2d(8, 8, 1)
@@ -209,15 +191,13 @@ class ConvNext(nn.Module):
         self.width = nn.Parameter(torch.ones(8))
 
     def forward(self, x):
-        h = self.stem((x - self.mean) / self.std)
+        h = self.stem((x - self.pixel_mean) / self.pixel_std)
         h = h + self.layer_scale * self.pointwise(F.gelu(self.depthwise(h)))
         return (h.mean((2, 3)) - self.shift) / self.width
 
 
 class Contrastive(nn.Module):
     """Two towers and a learned temperature, a single number."""
-
-    inputs = {"x": (3, 6), "y": (3, 5)}
 
     def __init__(self):
         super().__init__()
@@ -232,8 +212,6 @@ class Contrastive(nn.Module):
 
 class Gpt(nn.Module):
     """A decoder: a causal mask in two manners, positions in two, an embedding tied to the head."""
-
-    inputs = {"tokens": (2, 6)}
 
     def __init__(self):
         super().__init__()
@@ -268,8 +246,6 @@ class Gpt(nn.Module):
 class Encoder(nn.Module):
     """PyTorch's own transformer layer under its causal mask."""
 
-    inputs = {"x": (2, 5, 8)}
-
     def __init__(self):
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
@@ -280,25 +256,32 @@ class Encoder(nn.Module):
         return self.norm(self.layer(x, src_mask=mask))
 
 
-class Normed(nn.Module):
-    """Weights that are computed: weight norm of either kind, and spectral norm with its buffers."""
-
-    inputs = {"x": (3, 6)}
+class WeightNorms(nn.Module):
+    """Weights that are computed from a direction and lengths, one for each row, or one for all."""
 
     def __init__(self):
         super().__init__()
         self.first = nn.utils.parametrizations.weight_norm(nn.Linear(6, 5))
-        self.second = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4))
-        self.third = nn.utils.parametrizations.weight_norm(nn.Linear(4, 2), dim=None)
+        self.second = nn.utils.parametrizations.weight_norm(nn.Linear(5, 2), dim=None)
 
     def forward(self, x):
-        return self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))
+        return self.second(torch.tanh(self.first(x)))
+
+
+class SpectralNorms(nn.Module):
+    """A weight that is divided by its largest singular value, with vectors in two buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5))
+        self.second = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
 
 
 class Recurrent(nn.Module):
     """Embedding, LSTM and GRU, whose states start as zeros, and a learned start."""
-
-    inputs = {"tokens": (2, 6)}
 
     def __init__(self):
         super().__init__()
@@ -314,19 +297,21 @@ class Recurrent(nn.Module):
         return self.head(h[:, -1])
 
 
-NETWORKS = [
-    GroupNorms,
-    InstanceNorms,
-    BatchNorms,
-    WindowAttention,
-    Detector,
-    Rotary,
-    RotaryFrequencies,
-    Vit,
-    ConvNext,
-    Contrastive,
-    Gpt,
-    Encoder,
-    Normed,
-    Recurrent,
-]
+INPUTS = {
+    GroupNorms: {"x": (2, 3, 6, 6)},
+    InstanceNorms: {"x": (2, 3, 6, 6)},
+    BatchNorms: {"x": (4, 3, 6, 6)},
+    WindowAttention: {"x": (4, 4, 8)},
+    Detector: {"x": (2, 3, 8, 8)},
+    Rotary: {"x": (2, 6, 8)},
+    RotaryFrequencies: {"x": (2, 6, 8)},
+    Vit: {"x": (2, 3, 8, 8)},
+    ConvNext: {"x": (2, 3, 8, 8)},
+    Contrastive: {"x": (3, 6), "y": (3, 5)},
+    Gpt: {"tokens": (2, 6)},
+    Encoder: {"x": (2, 5, 8)},
+    WeightNorms: {"x": (3, 6)},
+    SpectralNorms: {"x": (3, 6)},
+    Recurrent: {"tokens": (2, 6)},
+}
+"""The networks, and the shapes of their inputs; tokens are below `VOCABULARY`."""

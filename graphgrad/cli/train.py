@@ -1,7 +1,6 @@
 """The command ``graphgrad train``."""
 
 import argparse
-import fnmatch
 import shlex
 import signal
 import sys
@@ -50,7 +49,9 @@ class Settings:
     steps: int | None = None
     batch: int = 32
     accumulate: int = 1
+    wrt: list[str] = field(default_factory=list)
     freeze: list[str] = field(default_factory=list)
+    constants: list[str] = field(default_factory=list)
     seed: int = 0
     target: str = "llvm"
     rules: str = "auto"
@@ -124,7 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings=asdict(settings),
         steps=job.plan.steps,
         done=len(history.losses),
-        weights=len(job.model.trainable()),
+        weights=len(_wrt(job, job.model) or job.model.trainable()),
+        notes=job.model.notes,
         train=len(job.dataset.train),
         held_out=len(job.dataset.held_out or ()),
     )
@@ -227,7 +229,7 @@ def _resumed_settings(folder: OutputFolder, arguments: argparse.Namespace) -> Se
 
 def _job(settings: Settings, source: Any) -> Job:
     """Read and check everything that a run needs; `source` is the model's file or what it holds."""
-    model = _freeze_matching(from_onnx(source), settings.freeze)
+    model = _freeze_matching(from_onnx(source, constants=settings.constants), settings.freeze)
     dataset = _dataset(settings, model)
     twin = _freeze_convolutions(model) if settings.compare_frozen else None
     return Job(settings, model, twin, dataset, _plan(settings, dataset))
@@ -269,16 +271,23 @@ def _plan(settings: Settings, dataset: Dataset) -> Plan:
 
 def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
     """The model with the weights frozen that the patterns match."""
-    for pattern in patterns:
-        matched = [name for name in model.params if fnmatch.fnmatchcase(name, pattern)]
-        if not matched:
-            raise ArgumentError(
-                f"--freeze {pattern} matches no weight; the weights are {', '.join(model.params)}"
-            )
-        model = model.freeze(*matched)
+    model = model.freeze(*_matching(model, "--freeze", patterns))
     if not model.trainable():
         raise ArgumentError("no weight is left to train; freeze fewer with --freeze")
     return model
+
+
+def _matching(model: Model, option: str, patterns: Sequence[str]) -> list[str]:
+    """The names of the weights that the patterns of an option match."""
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        matched = model.matching(pattern)
+        if not matched:
+            raise ArgumentError(
+                f"{option} {pattern} matches no weight; the weights are {', '.join(model.params)}"
+            )
+        names.update(dict.fromkeys(matched))
+    return list(names)
 
 
 def _freeze_convolutions(model: Model) -> Model:
@@ -295,6 +304,16 @@ def _freeze_convolutions(model: Model) -> Model:
     return twin
 
 
+def _wrt(job: Job, model: Model) -> list[str] | None:
+    """The names of the weights that train in a run's model, or in its twin; None for all."""
+    if not job.settings.wrt:
+        return None
+    names = _matching(model, "--wrt", job.settings.wrt)
+    if model is job.twin:  # the rest is checked, against --freeze, where the step is made
+        names = [name for name in names if name not in model.frozen - job.model.frozen]
+    return names
+
+
 def _training_step(job: Job, model: Model) -> TrainStep:
     """The training step of a run's model, or of its twin."""
     settings = job.settings
@@ -302,6 +321,7 @@ def _training_step(job: Job, model: Model) -> TrainStep:
         model,
         settings.loss,
         build_optimizer(settings),
+        _wrt(job, model),
         target=settings.target,
         accumulate=settings.accumulate,
         seed=settings.seed,

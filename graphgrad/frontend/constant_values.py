@@ -82,8 +82,8 @@ def _are_sinusoids(rows: np.ndarray, tolerance: float) -> bool:
     errors = np.linalg.norm(neighbors - factors * middle, axis=0)
     scale = np.linalg.norm(neighbors, axis=0) + np.linalg.norm(middle, axis=0)
     # One equation determines k. A column that hardly moves, of a very low frequency, says nothing.
-    equations = (len(rows) - 3) * np.count_nonzero(factors < 1.99)
-    return equations >= _EQUATIONS and bool((errors <= tolerance * scale).all())
+    equations = (len(rows) - 3) * np.count_nonzero((norms > 0) & (factors < 1.99))
+    return bool(equations >= _EQUATIONS and (errors <= tolerance * scale).all())
 
 
 def _is_on_circles(rows: np.ndarray, tolerance: float) -> bool:
@@ -97,11 +97,9 @@ def _is_on_circles(rows: np.ndarray, tolerance: float) -> bool:
 def is_frequencies(array: np.ndarray) -> bool:
     """Whether positive numbers fall from exactly 1: the frequencies of an encoding."""
     values = array.ravel()
-    return (
-        array.size > 1
-        and max(array.shape) == array.size
-        and values[0] == 1
-        and bool((values > 0).all() and (values[1:] < values[:-1]).all())
+    is_row = 1 < array.size == max(array.shape)
+    return is_row and bool(
+        values[0] == 1 and (values > 0).all() and (values[1:] < values[:-1]).all()
     )
 
 

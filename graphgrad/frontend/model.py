@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -120,6 +121,12 @@ class Model:
         frozen.frozen = self.frozen | self._known(names)
         return frozen
 
+    def matching(self, pattern: str) -> list[str]:
+        """The names of the parameters that a name or a pattern such as ``layer1.*`` matches."""
+        if pattern in self.params:
+            return [pattern]
+        return [name for name in self.params if fnmatch.fnmatchcase(name, pattern)]
+
     def input_types(self) -> dict[str, InputType]:
         """Shape and dtype of each input.
 
@@ -148,7 +155,7 @@ class Model:
         """`names` as a set, after checking that each is a parameter."""
         names = frozenset(names)
         for name in sorted(names - self.params.keys()):
-            raise ArgumentError(f"the model has no parameter {name!r}{_hint(name, self.params)}")
+            raise ArgumentError(f"the model has no parameter {name!r}{hint(name, self.params)}")
         return names
 
 
@@ -188,7 +195,7 @@ def _checked(
     arrays = {}
     for name, value in values_by_name.items():
         if name not in variables:
-            raise InputError(f"main has no parameter {name!r}{_hint(name, variables)}")
+            raise InputError(f"main has no parameter {name!r}{hint(name, variables)}")
         array = arrays[name] = as_array(name, value)
         shape, dtype = _shape_and_dtype(variables[name])
         if not _fits(array.shape, shape) or array.dtype.name != dtype:
@@ -212,7 +219,7 @@ def _fits(actual_shape: tuple[int, ...], expected_shape: tuple[int | str, ...] |
     )
 
 
-def _hint(name: str, valid_names: Iterable[str]) -> str:
+def hint(name: str, valid_names: Iterable[str]) -> str:
     """The end of an error message: the valid names like an unknown one, else all valid names."""
     close_names = difflib.get_close_matches(name, valid_names)
     return f"; close names are {close_names}" if close_names else f"; it has {sorted(valid_names)}"

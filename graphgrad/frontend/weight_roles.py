@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from onnx import numpy_helper
 from . import constant_values as values
 from .onnx_graph import Reader, is_float
 from .value_flow import ValueFlow, is_setting
+from .weight_notes import weight_notes
 
 # Inputs, by operator and index, that hold the weights of a layer. Its other inputs are data.
 _WEIGHTS = frozenset(
@@ -117,24 +118,17 @@ _WEIGHT_NAME = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-# Names of tensors that an exporter has computed from weights, and their results' in torch.
-_COMPUTED_NAME = re.compile(
-    r"::|(^|_)val_\d+$|const_fold_opt"
-    r"|^(add|clone|div|exp|expand|mul|permute|reshape|select|slice|squeeze|sub|t|transpose"
-    r"|unsqueeze|view)(_\d+)?$"
-)
-
 # Why a value does not train; where the name is not public, in the words of a note.
 SETTING, LITERAL = "setting", "literal"
 _UNREACHED = "floats that no gradient reaches"
-_WRITTEN = "tensors named as values that a program wrote, not as parameters of its modules,"
-_MASK = "masks, of 0 and numbers that forbid"
+_WRITTEN = "tensors named as values that a program wrote (not as parameters of modules)"
+_MASK = "masks (0 and numbers that forbid)"
 _ENCODING = "tables of sines and cosines"
 _FREQUENCIES = "frequencies of sines and cosines"
-_TABLE = "tables of short numbers, such as anchors, grids and masks"
+_TABLE = "tables of short numbers (anchors, grids, masks)"
 _PLAIN_NORM = "ones and zeros of norms that have no weights"
-_STATISTIC = "tensors named as running statistics, which no batch norm updates,"
-_POWER = "vectors of a power iteration (spectral norm), which stay as they are in the file,"
+_STATISTIC = "tensors named as running statistics (that no batch norm reads)"
+_POWER = "vectors of a power iteration (spectral norm; they stay as they are in the file)"
 _INPUT = "mean and deviation by which an input is standardized"
 _EXPECTATION = "numbers 0, 1, 2 … that a softmax weights"
 
@@ -180,7 +174,8 @@ def roles(graph: onnx.GraphProto) -> Roles:
         name for reason, names in names_by_reason.items() if reason != LITERAL for name in names
     ]
     notes = [_note(reason, names) for reason, names in names_by_reason.items()]
-    return Roles(params, state, constants, notes)
+    weights = set(params).difference(constants)
+    return Roles(params, state, constants, notes + weight_notes(graph, weights))
 
 
 def _note(reason: str, names: Sequence[str]) -> str:
@@ -190,7 +185,7 @@ def _note(reason: str, names: Sequence[str]) -> str:
             f"single floats whose names are those of literals stay constant: {names}; "
             "rename one like a module's parameter if it should train"
         )
-    return f"{reason} do not train: {names}; one that should is to be named in wrt="
+    return f"{reason} do not train: {names}; to train one, name it in wrt="
 
 
 class Judge:
@@ -244,7 +239,7 @@ class Judge:
         self,
         name: str,
         shape: Sequence[int],
-        layers: Collection[str],
+        layers: set[str],
         load: Callable[[], np.ndarray],
     ) -> str | None:
         """Why a tensor is computed, whether a layer reads it or an operation."""
@@ -284,14 +279,14 @@ class Judge:
         is_start = _LITERAL_NAME.search(name) and all(
             reader.node.op_type in ("GRU", "LSTM", "RNN") for reader in uses
         )
-        if is_start or _FILLED_NAME.search(name):
-            return _WRITTEN
-        if _STATISTIC_NAME.search(name):
-            return _STATISTIC
         # A vector may be set to short numbers by hand, and is a weight then if it is named as one.
         is_named = _is_vector(array.shape) and _WEIGHT_NAME.search(name)
         if not is_named and values.is_table(array):
             return _TABLE
+        if is_start or _FILLED_NAME.search(name):
+            return _WRITTEN
+        if _STATISTIC_NAME.search(name):
+            return _STATISTIC
         is_multiplied = all(reader.node.op_type == "MatMul" for reader in uses)
         if is_multiplied and not any(map(self._flow.meets_data, uses)):
             return _POWER if values.is_unit_vector(array) else None
