@@ -43,7 +43,7 @@ class TrainingReport:
             f"training {name}: {facts['weights']} weights, {facts['train']} examples "
             f"({facts['held_out']} held out), steps {facts['done']} to {facts['steps']}"
         )
-        for note in facts["notes"]:
+        for note in facts.get("notes", ()):
             self.text(shorten(f"  note: {note}", _LINE, placeholder=" …"))
 
     def frozen_twin(self, history: History) -> None:
