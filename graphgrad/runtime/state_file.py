@@ -25,6 +25,7 @@ from .files import free_space, replace_file
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
+_EXTRA = "extra"
 
 Groups = dict[str, dict[str, np.ndarray]]
 """Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
@@ -41,16 +42,17 @@ def write(
     groups : mapping of str to mapping of str to array
         Group names hold no ``/``.
     facts : dict
-        Anything that JSON can hold.
+        Anything that JSON can hold; of the mapping ``facts["extra"]``, values may also be arrays.
 
     Raises
     ------
     FactsError
-        JSON cannot hold the facts.
+        JSON cannot hold the facts, or a file cannot, because they are too long.
     StateError
         The file cannot be written; what stood there before is untouched.
     """
     path = _path(path)
+    groups, facts = _split_extra(groups, facts)
     arrays = {
         f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
         for group, members in groups.items()
@@ -62,12 +64,35 @@ def write(
         raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
     metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
     try:
-        replace_file(path, save(arrays, metadata=metadata))
+        data = save(arrays, metadata=metadata)
+    except SafetensorError as error:  # of a header, which holds the facts, above 100 MB
+        raise FactsError(
+            f"the facts for {path} take {len(text):,} bytes as JSON, too many for a file "
+            f"({error}); give what is long as a numpy array"
+        ) from error
+    try:
+        replace_file(path, data)
     except (OSError, ValueError) as error:
         raise StateError(
             f"cannot write the checkpoint {path}: {error}; {free_space(path.parent)}; what stood "
             "there before is untouched"
         ) from error
+
+
+def _split_extra(
+    groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict
+) -> tuple[Mapping[str, Mapping[str, np.ndarray]], dict]:
+    """Groups and facts, with the arrays among the extra facts as a group of their own."""
+    extra = facts.get(_EXTRA, {})
+    arrays = {
+        name: value
+        for name, value in extra.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    }
+    if not arrays:
+        return groups, facts
+    rest = {name: value for name, value in extra.items() if name not in arrays}
+    return {**groups, _EXTRA: arrays}, {**facts, _EXTRA: rest}
 
 
 def _path(path: Any) -> Path:
@@ -113,7 +138,10 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    return groups, json.loads(text)
+    facts = json.loads(text)
+    if _EXTRA in groups:
+        facts[_EXTRA] |= groups.pop(_EXTRA)
+    return groups, facts
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
