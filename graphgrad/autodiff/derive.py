@@ -234,7 +234,7 @@ def _called(
         return values[number] if axis is None else values[number].shape[axis]
 
     variable = emitter.builder.add_func(kernel.func, name)
-    sizes = [size(*place) for place in kernel.sizes]
+    sizes = [size(*size_source) for size_source in kernel.sizes]
     data = relax.Tuple([*(argument.expr for argument in arguments), *map(relax.prim_value, sizes)])
     types = [relax.TensorType(shape, dtype) for shape, dtype in kernel.types(size)]
     results = emitter.emit(relax.call_tir(variable, data, types))

@@ -176,9 +176,9 @@ class _Sharing:
 
         These are the nodes bound further in, as its order must be (`order_conditions_first`).
         """
-        known = self.variables
-        graph = graph_of([condition], lambda n: [] if identity(n) in known else children(n))
-        return bind_in_regions(condition, graph, known, self.axes)
+        bound = self.variables
+        graph = graph_of([condition], lambda n: [] if identity(n) in bound else children(n))
+        return bind_in_regions(condition, graph, bound, self.axes)
 
     def _built(self, root: Expr) -> Recursion:
         """A node in terms of the variables of what is bound below it."""

@@ -13,6 +13,7 @@ from tvm.runtime import vm
 
 from .arrays import Staging, lend, to_array
 from .errors import InputError, MachineError
+from .loading import load_library
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -75,7 +76,7 @@ class Library:
     def __init__(self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device):
         library = folder / entry["library"]
         try:
-            machine = vm.VirtualMachine(tvm.runtime.load_module(str(library)), device)
+            machine = vm.VirtualMachine(load_library(library, device), device)
         except (RuntimeError, OSError) as error:
             raise MachineError(f"{library} cannot be loaded: {error}") from error
         functions = {role: machine[name] for role, name in entry["functions"].items()}

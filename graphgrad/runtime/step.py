@@ -238,7 +238,7 @@ class ExportedStep(TakesTurns):
         path : path
             Replaced in one step: after a crash it holds the old or the new state, whole.
         extra : mapping, optional
-            Facts of your own; anything that JSON can hold.
+            Facts of your own: anything that JSON can hold, and arrays of numbers.
 
         Raises
         ------

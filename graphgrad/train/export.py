@@ -240,7 +240,7 @@ def _write_library(
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:
-        raise ExportError(f"the C compiler {cc.get_cc()} cannot link a library: {error}") from error
+        raise ExportError(str(error)) from error
     if str(step_recipe.target.kind.name) == "cuda":
         _write_kernels(folder, folder / name, executable, arch_of(step_recipe.target))
     return {

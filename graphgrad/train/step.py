@@ -332,7 +332,8 @@ class TrainStep(ModelOnDevice):
         path : path
             Replaced in one step: after a crash it holds the old or the new state, whole.
         extra : mapping, optional
-            Facts of your own, such as the position in the data; anything that JSON can hold.
+            Facts of your own, such as the position in the data: anything that JSON can hold, and
+            arrays of numbers.
 
         Raises
         ------

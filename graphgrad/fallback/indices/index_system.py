@@ -175,7 +175,7 @@ class _Rendering:
         axis = Axis(te.var(unknown.name, dtype), zero, trips)
         self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
         self.values[Symbol("loop", number)] = axis.var
-        self.loops[number] = unknown.place, axis
+        self.loops[number] = unknown.axis, axis
 
     def _reverse_loops(self) -> None:
         """Reverse the loops with which an axis only falls that the element moves as well.
