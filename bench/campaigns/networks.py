@@ -177,8 +177,6 @@ def _is_confirmed(
         scale = np.linalg.norm(direction) * max(np.linalg.norm(ours), least)
         slopes = [oracle.slope({name: direction}, step * size) for step in _STEPS]
         if min(abs(slope - expected) for slope in slopes) > _TOLERANCE * scale:
-            scale, np.linalg.norm(direction) * least
-        ):
             return False
     return True
 
