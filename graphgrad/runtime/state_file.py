@@ -139,8 +139,8 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
     facts = json.loads(text)
-    if _EXTRA in groups:
-        facts[_EXTRA] |= groups.pop(_EXTRA)
+    if isinstance(facts, dict) and isinstance(facts.get(_EXTRA), dict):
+        facts[_EXTRA] |= groups.pop(_EXTRA, {})
     return groups, facts
 
 
