@@ -22,7 +22,8 @@ from mutate import INTEGERS, TEXTS, chosen, json_text, mutate_bytes, mutate_json
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.runtime import ExportedStep, ExportedStepError, state_file
-from graphgrad.runtime.folder import LOADER, MANIFEST, STATE, digest_of
+from graphgrad.runtime.folder import MANIFEST, digest_of
+from graphgrad.runtime.manifest import LOADER, STATE
 from graphgrad.train.data import load_npz
 
 _SHAPE = (4, 6)
@@ -67,7 +68,7 @@ def _npz_bytes(rng: np.random.Generator) -> bytes:
             member = f"{name}.npy"
             if rng.random() < 0.05:
                 member = chosen(rng, (*TEXTS[1:], "x", "x.npy/", "../x.npy"))
-            archive.writestr(member.replace("\0", ""), content)
+            archive.writestr(member.replace("\0", "") or "x", content)
     data = stream.getvalue()
     if rng.random() < 0.4:
         data = _directory_that_lies(rng, data)

@@ -24,11 +24,34 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .errors import FactsError, StateError
+from .json_form import is_natural, is_number, is_object, is_text, misfit
 
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
 _UNFINISHED = ".unfinished"
+
+_SEEDS = 1 << 31
+
+
+def _is_rate(value: Any) -> bool:
+    return is_number(value) and value >= 0
+
+
+def _is_seed(value: Any) -> bool:
+    return is_natural(value) and value < _SEEDS
+
+
+PROGRESS = {
+    "optimizer": is_text,
+    "learning_rate": _is_rate,
+    "steps": is_natural,
+    "skipped": is_natural,
+    "seed": _is_seed,
+    "accumulate?": is_natural,
+    "accumulated?": is_natural,
+}
+"""The form of the facts that say where training stands; see `graphgrad.runtime.json_form`."""
 
 Groups = dict[str, dict[str, np.ndarray]]
 """Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
@@ -136,17 +159,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     StateError
         The file is missing, damaged, or no checkpoint of graphgrad.
     """
-    path = _path(path)
-    if not path.is_file():
-        raise StateError(f"there is no file {path} to load")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise StateError(
-            f"{path} is damaged or no checkpoint ({error}); use an older one"
-        ) from error
+    arrays, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise StateError(
             f"{path} is a safetensors file, but no checkpoint of graphgrad in the format {FORMAT}"
@@ -158,16 +171,66 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    return groups, json.loads(text)
+    return groups, _parsed(path, text)
+
+
+def read_tensors(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of any safetensors file by name, and its metadata.
+
+    Raises
+    ------
+    StateError
+        The file is missing, damaged or no safetensors file.
+    """
+    path = _path(path)
+    if not path.is_file():
+        raise StateError(f"there is no file {path} to load")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return arrays, file.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} is damaged, or no checkpoint nor safetensors file ({error}); use an older one"
+        ) from error
+
+
+def check_progress(path: str | os.PathLike[str], facts: Any) -> None:
+    """Raise unless the facts of a state file say where training stands, and make sense.
+
+    Raises
+    ------
+    StateError
+    """
+    fault = misfit(facts, {**PROGRESS, "extra": is_object})
+    if fault is None and facts["skipped"] > facts["steps"]:
+        fault = f"{facts['skipped']} of {facts['steps']} steps were skipped"
+    accumulated = 0 if fault is not None else facts.get("accumulated", 0)
+    if accumulated and accumulated >= facts.get("accumulate", 0):
+        fault = f"{accumulated} of {facts.get('accumulate')} micro-batches are no open window"
+    if fault is not None:
+        raise StateError(f"{path} holds facts that no step has written: {fault}; use an older one")
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that `write` made it, in any format; its digest is not checked."""
+    if not _path(path).is_file():
+        return False
     try:
         with safe_open(path, framework="numpy") as file:
             return str((file.metadata() or {}).get("format", "")).startswith(_FORMATS)
     except (SafetensorError, OSError):
         return False
+
+
+def _parsed(path: str | os.PathLike[str], text: str) -> Any:
+    """Facts, as JSON writes them."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{path} is damaged: its facts are no JSON ({error})") from error
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:

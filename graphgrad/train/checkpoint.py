@@ -77,6 +77,7 @@ def read_for(
     """
     groups, facts = read(path)
     with _our_errors():
+        state_file.check_progress(path, facts)
         accumulated = window.accumulated_in(path, facts, accumulate)
         expected = current(accumulated > 0)
         # A group without arrays leaves no trace in the file.

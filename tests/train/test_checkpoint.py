@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from graphgrad.errors import ArgumentError, CheckpointError
+from graphgrad.runtime import state_file
 from graphgrad.runtime.state_file import replace_file
 from graphgrad.train.checkpoint import read, read_for, write
 
@@ -22,6 +23,15 @@ GROUPS = {
     "momentum": {"half": np.arange(3, dtype=ml_dtypes.bfloat16), "none": np.zeros((0, 2), "int64")},
 }
 FACTS = {"steps": 3, "rate": 0.1, "extra": {"epoch": [1, None, "é"]}}
+
+PROGRESS = {
+    "optimizer": "SGD()",
+    "learning_rate": 0.1,
+    "steps": 3,
+    "skipped": 1,
+    "seed": 0,
+    "extra": {},
+}
 
 
 @pytest.fixture
@@ -87,6 +97,47 @@ def test_foreign_files(tmp_path, saved):
 
 
 @pytest.mark.parametrize(
+    "facts",
+    [
+        [],
+        {**PROGRESS, "steps": -1},
+        {**PROGRESS, "steps": True},
+        {**PROGRESS, "steps": 10**400},
+        {**PROGRESS, "skipped": 4},
+        {**PROGRESS, "seed": 1 << 31},
+        {**PROGRESS, "learning_rate": float("nan")},
+        {**PROGRESS, "learning_rate": "0.1"},
+        {**PROGRESS, "extra": None},
+        {**PROGRESS, "accumulated": 2, "accumulate": 2},
+        {**PROGRESS, "accumulated": 2},
+        {key: value for key, value in PROGRESS.items() if key != "optimizer"},
+    ],
+)
+def test_facts_that_make_no_sense(tmp_path, facts):
+    write(tmp_path / "c", GROUPS, facts)
+    with pytest.raises(CheckpointError, match="holds facts that no step has written"):
+        read_for(tmp_path / "c", lambda _: GROUPS, "SGD()", 2)
+
+
+@pytest.mark.parametrize("facts", ["", "[" * 100_000, "1" * 5000])
+def test_facts_that_are_no_json(tmp_path, facts):
+    """The digest fits: somebody has written them so."""
+    arrays = {"params/w": np.zeros(3)}
+    metadata = {"format": state_file.FORMAT, "facts": facts}
+    metadata["sha256"] = state_file._digest(arrays, facts)
+    save_file(arrays, tmp_path / "c", metadata=metadata)
+    with pytest.raises(CheckpointError, match="its facts are no JSON"):
+        read(tmp_path / "c")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="there is no file"):
+        read(tmp_path / "c")
+    assert not state_file.is_state_file(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
     "change, message",
     [
         (lambda g: g["params"].pop("scalar"), "params/scalar: file has nothing"),
@@ -98,7 +149,7 @@ def test_foreign_files(tmp_path, saved):
     ids=["missing", "superfluous", "shape", "dtype", "group"],
 )
 def test_mismatch(tmp_path, change, message):
-    facts = {**FACTS, "optimizer": "SGD()"}
+    facts = PROGRESS
     groups = {group: dict(members) for group, members in GROUPS.items()}
     change(groups)
     for name, written in (("same", GROUPS), ("changed", groups)):
