@@ -78,7 +78,8 @@ def changed(folder, change):
     """Let a change be made to the manifest, which is sealed again."""
     manifest = json.loads((folder / "manifest.json").read_text())
     change(manifest)
-    reseal(folder, **manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    reseal(folder)
 
 
 @pytest.mark.parametrize("in_digests", [True, False])
