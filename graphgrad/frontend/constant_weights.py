@@ -103,16 +103,16 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
     return notes
 
 
-def is_literal(tensor: onnx.TensorProto, places: Sequence[Reader]) -> bool:
+def is_literal(tensor: onnx.TensorProto, readers: Sequence[Reader]) -> bool:
     """Whether a float initializer is a single number with a name as exporters give to literals.
 
-    `places` are the uses of the initializer. The one number of a layer's weights is a parameter
+    `readers` are the uses of the initializer. The one number of a layer's weights is a parameter
     whatever its name.
     """
     return (
         math.prod(tensor.dims) == 1
         and _LITERAL_NAME.search(tensor.name) is not None
-        and not any(_is_weight_slot(reader) for reader in places)
+        and not any(_is_weight_slot(reader) for reader in readers)
     )
 
 

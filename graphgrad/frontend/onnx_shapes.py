@@ -104,13 +104,13 @@ def _pinned_symbols(graph: onnx.GraphProto, shapes: Mapping[str, Shape]) -> dict
     return pinned
 
 
-def check_sizes(name: str, given: Shape) -> None:
+def check_sizes(name: str, shape: Shape) -> None:
     """Raise an InputError unless a shape given for an input is made of whole numbers and None."""
-    is_shape = isinstance(given, Sequence) and not isinstance(given, str)
+    is_shape = isinstance(shape, Sequence) and not isinstance(shape, str)
     if not is_shape or not all(
-        size is None or (isinstance(size, int | np.integer) and size >= 0) for size in given
+        size is None or (isinstance(size, int | np.integer) and size >= 0) for size in shape
     ):
-        raise InputError(f"shapes: input {name!r}: expected whole numbers, given {given!r}")
+        raise InputError(f"shapes: input {name!r}: expected whole numbers, given {shape!r}")
 
 
 def _symbolic(

@@ -1,20 +1,16 @@
 """State files: one safetensors file, written so that a crash never harms the previous one.
 
 The format holds arrays and text only, so that opening a file runs no code, and a digest of both,
-because safetensors itself does not notice a changed byte. A new file is written beside its target,
-flushed to the disk, and renamed over it.
+because safetensors itself does not notice a changed byte. How one is replaced says `files`.
 
 graphgrad's checkpoints are such files, and so is the state in an export.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .errors import FactsError, StateError
+from .files import free_space, replace_file
 from .json_form import is_natural, is_number, is_object, is_text, misfit
 
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
-_UNFINISHED = ".unfinished"
+_EXTRA = "extra"
 
 _SEEDS = 1 << 31
 
@@ -68,16 +65,17 @@ def write(
     groups : mapping of str to mapping of str to array
         Group names hold no ``/``.
     facts : dict
-        Anything that JSON can hold.
+        Anything that JSON can hold; of the mapping ``facts["extra"]``, values may also be arrays.
 
     Raises
     ------
     FactsError
-        JSON cannot hold the facts.
+        JSON cannot hold the facts, or a file cannot, because they are too long.
     StateError
         The file cannot be written; what stood there before is untouched.
     """
     path = _path(path)
+    groups, facts = _split_extra(groups, facts)
     arrays = {
         f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
         for group, members in groups.items()
@@ -89,35 +87,35 @@ def write(
         raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
     metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
     try:
-        replace_file(path, save(arrays, metadata=metadata))
+        data = save(arrays, metadata=metadata)
+    except SafetensorError as error:  # of a header, which holds the facts, above 100 MB
+        raise FactsError(
+            f"the facts for {path} take {len(text):,} bytes as JSON, too many for a file "
+            f"({error}); give what is long as a numpy array"
+        ) from error
+    try:
+        replace_file(path, data)
     except (OSError, ValueError) as error:
         raise StateError(
-            f"cannot write the checkpoint {path}: {error}; what stood there before is untouched"
+            f"cannot write the checkpoint {path}: {error}; {free_space(path.parent)}; what stood "
+            "there before is untouched"
         ) from error
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment its name shows either the old or the new content.
-
-    A process that is killed here leaves a hidden file beside `path`; the next call removes it. Of
-    two processes that write to one path at once, one may therefore fail, but none writes nonsense.
-    """
-    path = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    _remove_unfinished(path)
-    # In the same folder, because a rename is atomic only within one file system.
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+def _split_extra(
+    groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict
+) -> tuple[Mapping[str, Mapping[str, np.ndarray]], dict]:
+    """Groups and facts, with the arrays among the extra facts as a group of their own."""
+    extra = facts.get(_EXTRA, {})
+    arrays = {
+        name: value
+        for name, value in extra.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    }
+    if not arrays:
+        return groups, facts
+    rest = {name: value for name, value in extra.items() if name not in arrays}
+    return {**groups, _EXTRA: arrays}, {**facts, _EXTRA: rest}
 
 
 def _path(path: Any) -> Path:
@@ -126,24 +124,6 @@ def _path(path: Any) -> Path:
         return Path(path)
     except TypeError as error:
         raise StateError(f"{path!r} is no path of a file: {error}") from error
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Remove what killed processes have left beside a path; see `replace_file`."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
-        leftover.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform lets a folder be opened for that."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
@@ -171,7 +151,10 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    return groups, _parsed(path, text)
+    facts = _parsed(path, text)
+    if _EXTRA in groups:
+        facts[_EXTRA] |= groups.pop(_EXTRA)
+    return groups, facts
 
 
 def read_tensors(
@@ -204,7 +187,7 @@ def check_progress(path: str | os.PathLike[str], facts: Any) -> None:
     ------
     StateError
     """
-    fault = misfit(facts, {**PROGRESS, "extra": is_object})
+    fault = misfit(facts, PROGRESS)
     if fault is None and facts["skipped"] > facts["steps"]:
         fault = f"{facts['skipped']} of {facts['steps']} steps were skipped"
     accumulated = 0 if fault is not None else facts.get("accumulated", 0)
@@ -225,12 +208,16 @@ def is_state_file(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _parsed(path: str | os.PathLike[str], text: str) -> Any:
-    """Facts, as JSON writes them."""
+def _parsed(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+    """Facts, as JSON writes them, with some of the caller's own."""
     try:
-        return json.loads(text)
+        facts = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is damaged: its facts are no JSON ({error})") from error
+    fault = misfit(facts, {_EXTRA: is_object})
+    if fault is not None:
+        raise StateError(f"{path} holds facts that no step has written: {fault}; use an older one")
+    return facts
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:

@@ -15,10 +15,10 @@ from . import state_file
 from .arrays import Arrays, Staging, to_array, to_arrays
 from .errors import FolderError, InputError, OutOfMemoryError, StateError
 from .folder import MANIFEST, check_files, folder_at, machine_code_from, read_manifest
+from .library import Libraries
 from .machine import check_machine, device_errors, open_device, release_pool
 from .manifest import STATE
 from .owned import Description, Owned
-from .program import Programs
 from .synchronized import TakesTurns, one_at_a_time
 from .threads import prepare as prepare_threads
 from .window import Window, accumulated_in, dropped_on_failure
@@ -86,7 +86,7 @@ class ExportedStep(TakesTurns):
         self._staging = Staging(self._device)
         self._described = Description.of(self.manifest)
         with machine_code_from(root, self.manifest["files"]):
-            self._programs = Programs(root, self.manifest["entries"], self._device)
+            self._libraries = Libraries(root, self.manifest["entries"], self._device)
         if isinstance(weights, Mapping):
             self._start(weights)
         elif not isinstance(weights, str | os.PathLike | None):
@@ -237,7 +237,7 @@ class ExportedStep(TakesTurns):
         path : path
             Replaced in one step: after a crash it holds the old or the new state, whole.
         extra : mapping, optional
-            Facts of your own; anything that JSON can hold.
+            Facts of your own: anything that JSON can hold, and arrays of numbers.
 
         Raises
         ------
@@ -371,33 +371,33 @@ class ExportedStep(TakesTurns):
             raise
 
     def _step(self, inputs: Any, targets: Any) -> Any:
-        """The results of the program of a step, or of a micro-batch."""
-        program, arguments = self._programs.of(inputs, self._staging)
-        arguments += program.targets(targets, self._staging)
+        """The results of the function of a step, or of a micro-batch."""
+        library, arguments = self._libraries.of(inputs, self._staging)
+        arguments += library.targets(targets, self._staging)
         # A step takes the learning rate here, a micro-batch whether it opens its window.
         arguments.append(self._rate if self._window is None else self._window.opens)
-        if program.seeded:
+        if library.seeded:
             # The two halves of a word of 64 bits: no two calls of two seeds share one.
             call_number = self.steps * self.accumulate + self.accumulated
             seed_word = np.asarray(self._seed << 32 | call_number, "int64")
             arguments.append(self._staging.copy("seed", seed_word))
         if self._window is None:
-            return program.step(*arguments, *self._owned.everything())
+            return library.step(*arguments, *self._owned.everything())
         owned = [*self._owned.of_model(), *self._window.everything()]
         errors = device_errors(self._device, "a training step")
         with dropped_on_failure(self._window, OutOfMemoryError), errors:
-            return program.step(*arguments, *owned)
+            return library.step(*arguments, *owned)
 
     def _end(self, window: Window) -> Any:
-        """The results of the program at the end of a window."""
-        end = self._programs.end
+        """The results of the function at the end of a window."""
+        end = self._libraries.end
         assert end is not None
         return end(self._rate, *self._owned.replaced(), *window.everything())
 
     def _evaluate(self, inputs: Any) -> Arrays:
         """The outputs by name."""
-        program, arguments = self._programs.of(inputs, self._staging)
-        outputs = program.evaluate(*arguments, *self._owned.of_model())[0]
+        library, arguments = self._libraries.of(inputs, self._staging)
+        outputs = library.evaluate(*arguments, *self._owned.of_model())[0]
         names = self.manifest["outputs"]
         if len(names) != len(outputs):
             raise FolderError(f"{MANIFEST} names {len(names)} of {len(outputs)} outputs")

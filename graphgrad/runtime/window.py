@@ -15,7 +15,7 @@ import tvm
 
 from .arrays import Arrays, copy, to_arrays
 from .errors import StateError
-from .program import TensorType
+from .library import TensorType
 from .storage import Storage
 
 Types = dict[str, dict[str, TensorType]]

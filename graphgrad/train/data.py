@@ -13,6 +13,8 @@ from .npz import read_arrays
 
 TargetKind = Literal["labels", "values"]
 HELD_OUT = "_test"
+DIGITS = resources.files("graphgrad.models").joinpath("data", "digits.npz")
+"""The file of `digits`."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,7 @@ def digits() -> Dataset:
         1,437 training and 360 held-out examples: input ``x`` float32 (N, 1, 8, 8) in [0, 1],
         targets int64 (N,) in 0 … 9. CC BY 4.0; the attribution is in ``models/data/README.md``.
     """
-    archive = resources.files("graphgrad.models").joinpath("data", "digits.npz")
-    with archive.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with DIGITS.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         images, labels, held_out = arrays["images"], arrays["labels"], arrays["held_out"]
     # Pixels are numbers from 0 to 16.
     examples = Examples({"x": images[:, None].astype(np.float32) / 16}, labels.astype(np.int64))

@@ -69,7 +69,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _described(name: str, dtype: Any, shape: Iterable[Any]) -> dict[str, Any]:
-    """A tensor's type as JSON holds it; `runtime.program.types_by_name` reads it back."""
+    """A tensor's type as JSON holds it; `runtime.library.types_by_name` reads it back."""
     return {"name": name, "dtype": str(dtype), "shape": [int(extent) for extent in shape]}
 
 

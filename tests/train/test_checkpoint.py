@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from graphgrad.errors import ArgumentError, CheckpointError
 from graphgrad.runtime import state_file
-from graphgrad.runtime.state_file import replace_file
+from graphgrad.runtime.files import replace_file
 from graphgrad.train.checkpoint import read, read_for, write
 
 GROUPS = {
@@ -54,6 +54,24 @@ def test_round_trip(saved):
     groups, facts = read(saved)
     assert_same(groups)
     assert facts == FACTS
+
+
+def test_arrays_among_the_extra_facts(tmp_path):
+    losses = np.array([1.0, np.nan])
+    write(tmp_path / "c", GROUPS, {"steps": 2, "extra": {"loss": losses, "name": "a"}})
+    groups, facts = read(tmp_path / "c")
+    assert_same(groups)
+    assert facts["extra"].keys() == {"loss", "name"} and facts["extra"]["name"] == "a"
+    np.testing.assert_array_equal(facts["extra"]["loss"], losses)
+
+
+def test_facts_that_no_file_takes_are_refused(saved):
+    before = saved.read_bytes()
+    with pytest.raises(ArgumentError, match="bytes as JSON, too many for a file"):
+        write(saved, GROUPS, {"extra": {"long": "x" * 100_000_000}})
+    with pytest.raises(ArgumentError, match="JSON cannot hold"):
+        write(saved, GROUPS, {"extra": {"objects": np.array([None])}})
+    assert saved.read_bytes() == before
 
 
 @pytest.mark.parametrize(
