@@ -153,7 +153,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         groups.setdefault(group, {})[name] = array
     facts = _parsed(path, text)
     if _EXTRA in groups:
-        facts[_EXTRA] |= groups.pop(_EXTRA)
+        facts[_EXTRA] = facts.get(_EXTRA, {}) | groups.pop(_EXTRA)
     return groups, facts
 
 
@@ -187,7 +187,7 @@ def check_progress(path: str | os.PathLike[str], facts: Any) -> None:
     ------
     StateError
     """
-    fault = misfit(facts, PROGRESS)
+    fault = misfit(facts, {**PROGRESS, _EXTRA: is_object})
     if fault is None and facts["skipped"] > facts["steps"]:
         fault = f"{facts['skipped']} of {facts['steps']} steps were skipped"
     accumulated = 0 if fault is not None else facts.get("accumulated", 0)
@@ -214,7 +214,7 @@ def _parsed(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
         facts = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is damaged: its facts are no JSON ({error})") from error
-    fault = misfit(facts, {_EXTRA: is_object})
+    fault = misfit(facts, {f"{_EXTRA}?": is_object})
     if fault is not None:
         raise StateError(f"{path} holds facts that no step has written: {fault}; use an older one")
     return facts
