@@ -17,7 +17,6 @@ from .json_form import (
     misfit,
     or_none,
 )
-from .state_file import PROGRESS
 
 STATE, LOADER = "state.safetensors", "exported_step"
 """The names in an export of its state, and of this package."""
@@ -38,7 +37,8 @@ _ENTRY = {
 }
 
 _MANIFEST = {
-    **PROGRESS,
+    "optimizer": is_text,
+    "accumulate?": is_natural,
     "tvm": is_text,
     "target": {"kind": is_text, "arch?": is_text},
     "ptx?": is_flag,

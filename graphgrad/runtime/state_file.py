@@ -21,34 +21,12 @@ from safetensors.numpy import save
 
 from .errors import FactsError, StateError
 from .files import free_space, replace_file
-from .json_form import is_natural, is_number, is_object, is_text, misfit
+from .json_form import is_object, misfit
 
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
 _EXTRA = "extra"
-
-_SEEDS = 1 << 31
-
-
-def _is_rate(value: Any) -> bool:
-    return is_number(value) and value >= 0
-
-
-def _is_seed(value: Any) -> bool:
-    return is_natural(value) and value < _SEEDS
-
-
-PROGRESS = {
-    "optimizer": is_text,
-    "learning_rate": _is_rate,
-    "steps": is_natural,
-    "skipped": is_natural,
-    "seed": _is_seed,
-    "accumulate?": is_natural,
-    "accumulated?": is_natural,
-}
-"""The form of the facts that say where training stands; see `graphgrad.runtime.json_form`."""
 
 Groups = dict[str, dict[str, np.ndarray]]
 """Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
@@ -109,7 +87,7 @@ def _split_extra(
     extra = facts.get(_EXTRA, {})
     arrays = {
         name: value
-        for name, value in extra.items()
+        for name, value in (extra.items() if isinstance(extra, Mapping) else ())
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     }
     if not arrays:
@@ -178,23 +156,6 @@ def read_tensors(
         raise StateError(
             f"{path} is damaged, or no checkpoint nor safetensors file ({error}); use an older one"
         ) from error
-
-
-def check_progress(path: str | os.PathLike[str], facts: Any) -> None:
-    """Raise unless the facts of a state file say where training stands, and make sense.
-
-    Raises
-    ------
-    StateError
-    """
-    fault = misfit(facts, {**PROGRESS, _EXTRA: is_object})
-    if fault is None and facts["skipped"] > facts["steps"]:
-        fault = f"{facts['skipped']} of {facts['steps']} steps were skipped"
-    accumulated = 0 if fault is not None else facts.get("accumulated", 0)
-    if accumulated and accumulated >= facts.get("accumulate", 0):
-        fault = f"{accumulated} of {facts.get('accumulate')} micro-batches are no open window"
-    if fault is not None:
-        raise StateError(f"{path} holds facts that no step has written: {fault}; use an older one")
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:

@@ -362,15 +362,14 @@ class TrainStep(ModelOnDevice):
             The file is missing, damaged, or of another model or optimizer, or of an open window and
             another `accumulate`; nothing has changed.
         """
-        groups, facts, accumulated = checkpoint.read_for(
-            path, self._tensors.arrays, self._recipe.method, self.accumulate
+        tensors = self._tensors
+        groups, progress = checkpoint.read_for(
+            path, tensors.arrays, self._recipe.method, self.accumulate, tensors.trained_dtypes
         )
-        # First, because the copies may fail. Updates are the steps that were not skipped.
-        self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
-        self.learning_rate = facts["learning_rate"]
-        self.steps = facts["steps"]
-        self._seed = facts["seed"]
-        return facts["extra"]
+        tensors.restore(groups, progress.updates, progress.accumulated)  # first: it may fail
+        self.learning_rate = progress.learning_rate
+        self.steps, self._seed = progress.steps, progress.seed
+        return progress.extra
 
     @one_at_a_time
     def export(

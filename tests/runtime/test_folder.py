@@ -163,7 +163,6 @@ def test_a_file_of_another_size_is_not_read(folder):
         (lambda m: m.update(host={}), "host.system is missing"),
         (lambda m: m.update(tvm=None), "tvm is None"),
         (lambda m: m.update(files=["step-0.so"]), "files is"),
-        (lambda m: m.update(learning_rate=-1), "learning_rate is -1"),
         (lambda m: m["trained"].append("none"), r"no parameters \['none'\]"),
         (lambda m: m["trained"].append(m["trained"][0]), "stands for two tensors"),
         (lambda m: m["params"].append(m["params"][0]), "stands for two tensors"),

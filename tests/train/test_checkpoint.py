@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import graphgrad as gg
 from graphgrad.errors import ArgumentError, CheckpointError
-from graphgrad.runtime import state_file
+from graphgrad.runtime import ExportedStep, StateError, state_file
 from graphgrad.runtime.files import replace_file
 from graphgrad.train.checkpoint import read, read_for, write
+from tests.frontend.graphs import random
+from tests.train.nets import perceptron
 
 GROUPS = {
     "params": {
@@ -23,15 +26,6 @@ GROUPS = {
     "momentum": {"half": np.arange(3, dtype=ml_dtypes.bfloat16), "none": np.zeros((0, 2), "int64")},
 }
 FACTS = {"steps": 3, "rate": 0.1, "extra": {"epoch": [1, None, "é"]}}
-
-PROGRESS = {
-    "optimizer": "SGD()",
-    "learning_rate": 0.1,
-    "steps": 3,
-    "skipped": 1,
-    "seed": 0,
-    "extra": {},
-}
 
 
 @pytest.fixture
@@ -115,27 +109,6 @@ def test_foreign_files(tmp_path, saved):
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [
-        {**PROGRESS, "steps": -1},
-        {**PROGRESS, "steps": True},
-        {**PROGRESS, "steps": 10**400},
-        {**PROGRESS, "skipped": 4},
-        {**PROGRESS, "seed": 1 << 31},
-        {**PROGRESS, "learning_rate": float("nan")},
-        {**PROGRESS, "learning_rate": "0.1"},
-        {**PROGRESS, "accumulated": 2, "accumulate": 2},
-        {**PROGRESS, "accumulated": 2},
-        {key: value for key, value in PROGRESS.items() if key != "optimizer"},
-    ],
-)
-def test_facts_that_make_no_sense(tmp_path, facts):
-    write(tmp_path / "c", GROUPS, facts)
-    with pytest.raises(CheckpointError, match="holds facts that no step has written"):
-        read_for(tmp_path / "c", lambda _: GROUPS, "SGD()", 2)
-
-
-@pytest.mark.parametrize(
     "facts, message",
     [
         ("", "its facts are no JSON"),
@@ -174,18 +147,97 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     ids=["missing", "superfluous", "shape", "dtype", "group"],
 )
 def test_mismatch(tmp_path, change, message):
-    facts = PROGRESS
+    facts = {"optimizer": "SGD()", "learning_rate": 0.1, "steps": 3, "skipped": 1, "seed": 0}
     groups = {group: dict(members) for group, members in GROUPS.items()}
     change(groups)
     for name, written in (("same", GROUPS), ("changed", groups)):
         write(tmp_path / name, written, facts)
-    taken, _, accumulated = read_for(tmp_path / "same", lambda _: GROUPS, "SGD()", 1)
+    taken, progress = read_for(tmp_path / "same", lambda _: GROUPS, "SGD()", 1, ["float32"])
     assert_same(taken)
-    assert accumulated == 0
+    assert (progress.accumulated, progress.updates, progress.extra) == (0, 2, {})
     with pytest.raises(CheckpointError, match=message):
-        read_for(tmp_path / "changed", lambda _: GROUPS, "SGD()", 1)
+        read_for(tmp_path / "changed", lambda _: GROUPS, "SGD()", 1, ["float32"])
     with pytest.raises(CheckpointError, match=r"saved by SGD\(\), this step uses Adam\(\)"):
-        read_for(tmp_path / "same", lambda _: GROUPS, "Adam()", 1)
+        read_for(tmp_path / "same", lambda _: GROUPS, "Adam()", 1, ["float32"])
+
+
+STEP_OPTIONS = {"optimizer": gg.optim.SGD(0.1, momentum=0.9), "accumulate": 3, "seed": 5}
+
+FALSE_FACTS = [
+    ("learning_rate", -1, "learning_rate=-1 must be a finite number"),
+    ("learning_rate", float("inf"), "learning_rate=inf must be a finite number"),
+    ("learning_rate", float("nan"), "learning_rate=nan must be a finite number"),
+    ("learning_rate", 10**400, "must be a finite number"),
+    ("learning_rate", 1e39, "too large for float32 parameters"),
+    ("learning_rate", "0.1", "learning_rate='0.1' must be a finite number"),
+    ("learning_rate", None, "learning_rate=None must be a finite number"),
+    ("steps", -1, "steps=-1 must be a whole number"),
+    ("steps", 2.5, "steps=2.5 must be a whole number"),
+    ("steps", True, "steps=True must be a whole number"),
+    ("steps", 10**400, "must be a whole number"),
+    ("skipped", 3, "skipped=3 must be a whole number from 0 to 2"),
+    ("skipped", None, "skipped=None must be a whole number"),
+    ("seed", 1 << 31, "seed=2147483648 must be a whole number"),
+    ("seed", [1], r"seed=\[1\] must be a whole number"),
+    ("accumulated", 3, "accumulated=3 is no position in a window of 3"),
+    ("accumulated", "1", "accumulated='1' must be a whole number"),
+    ("accumulate", 4, "saved behind 1 of 4 micro-batches"),
+    ("optimizer", 7, "saved by 7"),
+    ("extra", [1], r"extra is \[1\]"),
+]
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory):
+    """A step in an open window, its file, and an export of it."""
+    folder = tmp_path_factory.mktemp("stepped")
+    step = gg.train_step(perceptron(), **STEP_OPTIONS)
+    for seed in range(7):
+        step(random(4, 4, seed=seed), np.arange(4) % 3)
+    step.save(folder / "state")
+    step.export(folder / "export")
+    return step, ExportedStep(folder / "export"), folder / "state"
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    FALSE_FACTS,
+    ids=[f"{name}={value!r:.12}" for name, value, _ in FALSE_FACTS],
+)
+def test_a_file_that_is_refused_changes_nothing(stepped, tmp_path, name, value, message):
+    """Neither arrays nor counters nor the rate, in a step and in an exported one."""
+    *steps, state = stepped
+    groups, facts = read(state)
+    groups = {group: {k: a + 1 for k, a in members.items()} for group, members in groups.items()}
+    write(tmp_path / "changed", groups, {**facts, name: value})
+    for step, error in zip(steps, (CheckpointError, StateError), strict=True):
+        step.save(tmp_path / "before")
+        with pytest.raises(error, match=message):
+            step.load(tmp_path / "changed")
+        step.save(tmp_path / "after")
+        (groups_before, facts_before), (groups_after, facts_after) = (
+            read(tmp_path / moment) for moment in ("before", "after")
+        )
+        assert_same(groups_after, groups_before)
+        assert facts_after == facts_before
+    write(tmp_path / "good", groups, facts)
+    for step in steps:
+        step.load(tmp_path / "good")
+        assert step.accumulated == 1
+        np.testing.assert_array_equal(step.params["fc1.bias"], groups["params"]["fc1.bias"])
+        step.load(state)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "steps", "skipped", "seed", "optimizer"])
+def test_a_fact_that_is_missing(stepped, tmp_path, name):
+    step, exported, state = stepped
+    groups, facts = read(state)
+    del facts[name]
+    write(tmp_path / "changed", groups, facts)
+    with pytest.raises(CheckpointError, match=f"{name}=None|saved by None"):
+        step.load(tmp_path / "changed")
+    with pytest.raises(StateError):
+        exported.load(tmp_path / "changed")
 
 
 @pytest.mark.parametrize("facts", [{"x": np.float32(1)}, {"x": {1, 2}}, {"x": print}])
