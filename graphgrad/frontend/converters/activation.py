@@ -37,8 +37,14 @@ def exponential_below_zero(x: Tensor, alpha: float, scale: float) -> Tensor:
     """x where x > 0, else α (exp(scale · x) − 1)."""
     positive = op.greater(x, 0.0)
     # The exponential is kept from the positive side, where it may overflow.
-    negative = op.exp(scale * op.where(positive, 0.0, x)) - 1.0
-    return op.where(positive, x, alpha * negative)
+    return op.where(positive, x, alpha * _expm1(scale * op.where(positive, 0.0, x)))
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """exp(x) − 1 of an x that is not positive; near 0 too, where the subtraction loses digits."""
+    is_near = op.greater(x, -0.5)
+    t = op.tanh(0.5 * op.where(is_near, x, 0.0))
+    return op.where(is_near, 2.0 * t / (1.0 - t), op.exp(x) - 1.0)
 
 
 @converter("HardSigmoid")
