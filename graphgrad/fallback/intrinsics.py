@@ -134,6 +134,13 @@ def _atan2(a: Expr, b: Expr, _: Expr) -> tuple[Expr, Expr]:
     return b / square / scale, -a / square / scale
 
 
+def _asinh(x: Expr, _: Expr) -> Expr:
+    # x² might be infinite: beyond 1 it is divided by, and so is the 1.
+    one = _like(x, 1.0)
+    scale = tirx.Select(tirx.abs(x) > one, one / tirx.abs(x), one)
+    return scale * tirx.rsqrt(scale * scale + (scale * x) * (scale * x))
+
+
 def _hypot(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr]:
     length = tirx.Select(tirx.EQ(y, _like(y, 0.0)), _like(y, 1.0), y)
     return a / length, b / length
@@ -155,7 +162,7 @@ def _like(x: Expr, value: float) -> Expr:
 
 _define(
     atan=lambda x, y: 1.0 / (1.0 + x * x),
-    asinh=lambda x, y: tirx.rsqrt(1.0 + x * x),
+    asinh=_asinh,
     cos=lambda x, y: -tirx.sin(x),
     cosh=lambda x, y: tirx.sinh(x),
     erf=lambda x, y: (2.0 / math.sqrt(math.pi)) * tirx.exp(-(x * x)),
