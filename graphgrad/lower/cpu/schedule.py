@@ -107,12 +107,12 @@ def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.Pr
     try:
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch)
-        sch, stand_ins = _split_stages(sch)
-        body = _schedule_stages(sch, unit, winograd, stand_ins)
+        sch, views = _split_stages(sch)
+        body = _schedule_stages(sch, unit, winograd, views)
     except (ScheduleError, tvm.error.InternalError):
         # What TVM's primitives refuse, or fail at, runs as it was built.
         return func
-    return _widen_bindings(func.with_body(joined(body, stand_ins)))
+    return _widen_bindings(func.with_body(joined(body, views)))
 
 
 def _join_siblings(sch: Schedule) -> Schedule:
@@ -152,14 +152,14 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 
 
 def _schedule_stages(
-    sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[BufferView]
+    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView]
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
     kernel_stages, blocks = stages(func) or [], blocks_of(func.body)
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(kernel_stages, internal, blocks)
-    chain = _chain(kernel_stages, blocks, internal, unit, stand_ins)
+    chain = _chain(kernel_stages, blocks, internal, unit, views)
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
@@ -188,7 +188,7 @@ def _schedule_stages(
     if chain is None:
         return root
     # Only buffers whose layout is final may be read beyond the end of an axis.
-    flexible = [*chain.local, *(view.own for view in stand_ins if view.keeps_addresses())]
+    flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
     rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
     return insert_chain(root, chain, emit(chain, unit, rigid))
 
@@ -198,7 +198,7 @@ def _chain(
     blocks: dict[str, Any],
     internal: list[Any],
     unit: VectorUnit,
-    stand_ins: Sequence[BufferView],
+    views: Sequence[BufferView],
 ) -> Chain | None:
     """The chain of rows of a kernel; None if it has none.
 
@@ -206,10 +206,12 @@ def _chain(
     proof of a chain would not see: then there is no chain. And what is stored to a view may be
     stored for the caller: so views do not count as internal.
     """
-    real, views = [view.whole for view in stand_ins], [view.own for view in stand_ins]
-    if any(is_among(buffer_of(load), real) for stage in kernel_stages for load in stage.loads):
+    bases, view_buffers = [view.base for view in views], [view.buffer for view in views]
+    if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
         return None
-    return chain_of(kernel_stages, blocks, [b for b in internal if not is_among(b, views)], unit)
+    return chain_of(
+        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit
+    )
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
