@@ -17,7 +17,7 @@ from graphgrad.ir.write import write_program
 from graphgrad.memory.allocation import allocated_bytes, scratch_bytes
 from graphgrad.memory.donation import DONATED
 from graphgrad.models import resnet18, resnet_digits
-from graphgrad.train.forward import FORWARD, Forward, LossFunction, form_of
+from graphgrad.train.forward import FORWARD, Forward, ResolvedLoss, inline_model
 from graphgrad.train.update import STEP, build_step
 
 FORMS = ("donated", "copied")
@@ -118,4 +118,4 @@ def _forward(small: bool, batch: int) -> tuple[gg.Model, Forward]:
         else resnet18(batch=batch, channels=3, size=32, classes=10, stem="cifar")
     )
     model = gg.from_onnx(proto)
-    return model, form_of(model, True).forward(LossFunction(model, "cross_entropy"), [])
+    return model, inline_model(model, True).forward(ResolvedLoss(model, "cross_entropy"), [])

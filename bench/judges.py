@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from functools import partial
 
 from machine import facts, versions
+from pool import serve
 from table import table
 
 WRONG = "wrong"
@@ -71,7 +70,8 @@ def tell(
 def judge_all(names: Sequence[str], judge: Judge, jobs: int) -> list[Verdict]:
     """Return the verdict on each case, by name; a process that dies or hangs is wrong."""
     verdicts = []
-    for verdict in _verdicts(names, judge, jobs):
+    for served in serve(names, partial(_verdict, judge=judge), jobs, _SECONDS):
+        verdict = served.value or Verdict(served.case, "", WRONG, f"process: {served.reason}")
         verdicts.append(verdict)
         if sys.stderr.isatty():
             print(f"\r{len(verdicts)}/{len(names)} {verdict.name:60.60}", end="", file=sys.stderr)
@@ -104,53 +104,9 @@ def report(verdicts: Sequence[Verdict], statuses: Sequence[str], show: str) -> s
     return "\n".join([table(["operator", *statuses], [*rows, total]), *lines])
 
 
-def _verdicts(names: Sequence[str], judge: Judge, jobs: int) -> Iterator[Verdict]:
-    waiting = list(reversed(names))
-    workers: dict[Connection, tuple[Any, str]] = {}
-    while waiting or workers:
-        while waiting and len(workers) < jobs:
-            _start(workers, judge)
-        for connection in [c for c, (_, name) in workers.items() if not name]:
-            if waiting:
-                name = waiting.pop()
-                connection.send(name)
-                workers[connection] = (workers[connection][0], name)
-            else:
-                workers.pop(connection)[0].kill()
-        busy = [c for c, (_, name) in workers.items() if name]
-        for connection in (wait(busy, timeout=_SECONDS) or busy[:1]) if busy else ():
-            process, name = workers.pop(connection)
-            verdict = _received(connection)
-            if verdict is None:
-                process.kill()
-                yield Verdict(name, "", WRONG, "the process died or hung")
-            else:
-                workers[connection] = (process, "")
-                yield verdict
-
-
-def _start(workers: dict[Connection, tuple[Any, str]], judge: Judge) -> None:
-    ours, theirs = multiprocessing.Pipe()
-    # Forked: what was collected before need not be collected again.
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=_work, args=(theirs, judge), daemon=True)
-    process.start()
-    theirs.close()
-    workers[ours] = (process, "")
-
-
-def _work(connection: Connection, judge: Judge) -> None:
-    while True:
-        name = connection.recv()
-        try:
-            verdict = judge(name)
-        except Exception as error:
-            verdict = Verdict(name, "", WRONG, f"{type(error).__name__}: {error}"[:300])
-        connection.send(verdict)
-
-
-def _received(connection: Connection) -> Verdict | None:
+def _verdict(name: str, judge: Judge) -> Verdict:
+    """The verdict on a case; what the judge itself raises is wrong."""
     try:
-        return connection.recv() if connection.poll() else None
-    except EOFError:
-        return None
+        return judge(name)
+    except Exception as error:
+        return Verdict(name, "", WRONG, f"{type(error).__name__}: {error}"[:300])

@@ -37,7 +37,7 @@ from table import table
 
 PACKAGE = "graphgrad"
 HANDED = frozenset(
-    {"Model", "Objective", "Recipe", "IRModule", "Function", "Program", "Form", "Forward"}
+    {"Model", "Objective", "Recipe", "IRModule", "Function", "Program", "InlinedModel", "Forward"}
 )
 SPECIALIZE = f"{PACKAGE}.frontend.mode", "specialize"
 INLINE = f"{PACKAGE}.ir.inline", "inline_calls"

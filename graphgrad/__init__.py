@@ -20,12 +20,13 @@ from .errors import (
     ModelError,
     NotDifferentiableError,
     OutOfMemoryError,
+    OutputError,
     RuleError,
     TargetError,
 )
-from .fallback.forward import te_jvp
 from .fallback.gradient import te_gradient
 from .fallback.intrinsics import register_intrinsic_gradient
+from .fallback.jvp import te_jvp
 from .frontend.model import Model
 from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
@@ -60,6 +61,7 @@ __all__ = [
     "ModelError",
     "NotDifferentiableError",
     "OutOfMemoryError",
+    "OutputError",
     "RuleError",
     "TargetError",
     "call_te",

@@ -24,6 +24,21 @@ class GraphGradError(RuntimeError):
 tvm_ffi.register_error(GraphGradError)
 
 
+class _Exit(SystemExit):
+    """An exit whose code TVM has kept as text."""
+
+    def __init__(self, message: str):
+        is_number = message.removeprefix("-").isdecimal()
+        super().__init__(int(message) if is_number else message or None)
+
+
+# So that Ctrl-C and an exit, which a signal may raise in any line of Python, keep their type where
+# that line was called by TVM: a pass, a lowering, a packed function. Else they are RuntimeErrors.
+tvm_ffi.register_error(KeyboardInterrupt)
+tvm_ffi.register_error(SystemExit)
+tvm_ffi.register_error("SystemExit", _Exit)
+
+
 class ModelError(GraphGradError):
     """A model file or module cannot be read, imported or wrapped."""
 
@@ -116,6 +131,10 @@ class AliasError(GraphGradError):
 
 class CheckpointError(GraphGradError):
     """A checkpoint is missing, damaged, or belongs to another model."""
+
+
+class OutputError(GraphGradError):
+    """A file cannot be written: no space, no permission, or something else stands at its place."""
 
 
 class ExportError(GraphGradError):

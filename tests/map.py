@@ -15,8 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 
-GENERATED = {"graphgrad/registry": ("registry/test_rules.py", "registry/test_torch.py")}
-"""Tests made of what the files of a folder hold: each rule and its samples."""
+OF_FOLDER = {
+    "graphgrad/frontend/converters": ["frontend/converters/test_defaults.py"],
+    "graphgrad/registry": [
+        f"registry/test_{name}.py" for name in ("rules", "torch", "kinks", "singular")
+    ],
+}
+"""Tests of what all files of a folder hold, such as each rule, on its samples and beside them."""
 
 
 def find_tests(path: Path) -> list[Path]:
@@ -27,8 +32,8 @@ def find_tests(path: Path) -> list[Path]:
         return sorted({*itself, *_importing(_module(path))})
     if path.parts[0] not in ("graphgrad", "models"):
         return []
-    generated = [TESTS / test for test in GENERATED.get(path.parent.as_posix(), ())]
-    return sorted({*_mirrored(path), *generated, *_importing(_module(path))})
+    of_folder = [TESTS / test for test in OF_FOLDER.get(path.parent.as_posix(), ())]
+    return sorted({*_mirrored(path), *of_folder, *_importing(_module(path))})
 
 
 def _mirrored(path: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.write import write_program
 from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
-from graphgrad.train.forward import FORWARD, LossFunction, form_of
+from graphgrad.train.forward import FORWARD, ResolvedLoss, inline_model
 from graphgrad.train.inputs import bind_shapes, input_types, shapes_of
 from graphgrad.train.update import build_step
 
@@ -103,10 +103,10 @@ def program(family: Family, form: str, dtype: str, batch: int) -> tvm.IRModule:
     bind_shapes(given, input_types(model))
     shapes = shapes_of(given)
     if form == INFERENCE:
-        forward = form_of(model, False).forward(LossFunction(model, None), shapes)
+        forward = inline_model(model, False).forward(ResolvedLoss(model, None), shapes)
         return write_program(forward.program, FORWARD)
-    loss = LossFunction(model, family.loss)
-    forward = form_of(model, True, family.rules).forward(loss, shapes)
+    loss = ResolvedLoss(model, family.loss)
+    forward = inline_model(model, True, family.rules).forward(loss, shapes)
     return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 

@@ -30,41 +30,41 @@ class Accumulators:
 
     Parameters
     ----------
-    targets : sequence of relax.Var
+    wrt : sequence of relax.Var
         The variables that are differentiated with respect to.
     grad_req : str, sequence or mapping of str
 
     Attributes
     ----------
-    targets : list of relax.Var
-        The targets whose gradient is computed (not ``"null"``), in order.
+    wrt : list of relax.Var
+        Those whose gradient is computed (not ``"null"``), in order.
     params : list of relax.Var
-        An accumulator for each target whose request is ``"add"``, in order, of the target's type.
+        An accumulator for each variable whose request is ``"add"``, in order, of its type.
 
     Raises
     ------
     ArgumentError
-        A request is unknown, for no target, or there is one too many or too few; or all are
+        A request is unknown, for no variable, or there is one too many or too few; or all are
         ``"null"``.
     """
 
-    def __init__(self, targets: Sequence[Any], grad_req: GradReq):
-        requests = dict(zip(targets, _requests(targets, grad_req), strict=True))
-        self.targets = [target for target in targets if requests[target] != "null"]
-        if not self.targets:
+    def __init__(self, wrt: Sequence[Any], grad_req: GradReq):
+        requests = dict(zip(wrt, _requests(wrt, grad_req), strict=True))
+        self.wrt = [var for var in wrt if requests[var] != "null"]
+        if not self.wrt:
             raise ArgumentError('grad_req: all are "null"; ask for one gradient at least')
         self._of = {
-            target: relax.Var(f"accumulator.{target.name}", target.ty)
-            for target in self.targets
-            if requests[target] == "add"
+            var: relax.Var(f"accumulator.{var.name}", var.ty)
+            for var in self.wrt
+            if requests[var] == "add"
         }
         self.params = list(self._of.values())
 
     def added(self, emitter: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Emit the sums with the accumulators; the gradients that the transform returns."""
         return tuple(
-            self._added(emitter, target, gradient)
-            for target, gradient in zip(self.targets, gradients, strict=True)
+            self._added(emitter, var, gradient)
+            for var, gradient in zip(self.wrt, gradients, strict=True)
         )
 
     def donations(self, params: Sequence[Any], first: int) -> list[list[int]]:
@@ -79,11 +79,11 @@ class Accumulators:
         """
         pairs = []
         output = first
-        for target in self.targets:
+        for var in self.wrt:
             # An accumulator that is a tuple cannot be donated: pairs name tensors alone.
-            if target in self._of and isinstance(target.ty, relax.TensorType):
-                pairs.append([params.index(self._of[target]), output])
-            output += leaves(target.ty)
+            if var in self._of and isinstance(var.ty, relax.TensorType):
+                pairs.append([params.index(self._of[var]), output])
+            output += leaves(var.ty)
         return pairs
 
     def donated(self, mod: tvm.IRModule, name: str, first: int) -> tvm.IRModule:
@@ -92,16 +92,16 @@ class Accumulators:
             mod[name] = mod[name].with_attr(DONATED, self.donations(mod[name].params, first))
         return mod
 
-    def _added(self, emitter: Any, target: Any, gradient: Any) -> Any:
-        if target not in self._of:
+    def _added(self, emitter: Any, var: Any, gradient: Any) -> Any:
+        if var not in self._of:
             return gradient
-        with emitter.at(None, f"{target.name}_accumulated"):
-            return _as_tuples(add(emitter.lift(self._of[target]), _as_lists(gradient)))
+        with emitter.at(None, f"{var.name}_accumulated"):
+            return _as_tuples(add(emitter.lift(self._of[var]), _as_lists(gradient)))
 
 
-def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
-    """The request of each target."""
-    names = [target.name for target in targets]
+def _requests(wrt: Sequence[Any], grad_req: GradReq) -> list[str]:
+    """The request of each variable."""
+    names = [var.name for var in wrt]
     if isinstance(grad_req, str):
         requests = [grad_req] * len(names)
     elif isinstance(grad_req, Mapping):

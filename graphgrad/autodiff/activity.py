@@ -74,21 +74,21 @@ def select(program: Program, wrt: Wrt) -> list[Any]:
         A value is no float tensor.
     """
     if wrt is None:
-        targets = [
+        variables = [
             param
             for param in program.params
             if isinstance(param.ty, relax.TensorType) and has_cotangent(param.ty)
         ]
-        if not targets:
+        if not variables:
             raise ArgumentError(f"{program.name!r} has no float tensor parameter")
-        return targets
+        return variables
     keys = list(wrt) if isinstance(wrt, Sequence) and not isinstance(wrt, str) else [wrt]
-    targets = [_variable(program, key) for key in keys]
-    if len(set(targets)) != len(targets) or not targets:
+    variables = [_variable(program, key) for key in keys]
+    if len(set(variables)) != len(variables) or not variables:
         raise ArgumentError(f"wrt={keys}: give at least one value, and each once")
-    for target in targets:
-        check_target(target)
-    return targets
+    for var in variables:
+        check_target(var)
+    return variables
 
 
 def _variable(program: Program, key: Any) -> Any:
@@ -306,7 +306,7 @@ def _varied(program: Program, varied: set[Any]) -> set[Any]:
     return varied
 
 
-def place(var: Any, value: Any) -> str:
+def location(var: Any, value: Any) -> str:
     """The name of a binding in messages: that of its ONNX node, else that of its variable."""
     return read(value.span).node or str(var.name)
 
@@ -317,7 +317,7 @@ def _missing_error(program: Program, activity: Activity) -> MissingGradientError
     for var, value in program.bindings:
         if var in activity.missing:
             name = activity.missing[var]
-            locations[name].append(place(var, value))
+            locations[name].append(location(var, value))
             reasons[name].append(activity.reasons[var])
     rows = sorted(locations.items())
     lines = [

@@ -106,7 +106,7 @@ class _KernelReplacement:
         The name of the latter.
     extra_types : callable
         Returns the types of the additional results, given a function from a place (see
-        `fallback.kernels.gradient.Place`) to the size or extent that the call has there.
+        `fallback.kernels.gradient.SizeSource`) to the size or extent that the call has there.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ def _called(
         return values[number] if axis is None else values[number].shape[axis]
 
     variable = emitter.builder.add_func(kernel.func, name)
-    sizes = [size(*place) for place in kernel.sizes]
+    sizes = [size(*size_source) for size_source in kernel.sizes]
     data = relax.Tuple([*(argument.expr for argument in arguments), *map(relax.prim_value, sizes)])
     types = [relax.TensorType(shape, dtype) for shape, dtype in kernel.types(size)]
     results = emitter.emit(relax.call_tir(variable, data, types))

@@ -145,13 +145,13 @@ def backward(
     """
     sweep = _Sweep(emitter, program, environment, activity)
     sweep.send(program.result, seed)
-    targets = set(wrt)
+    wanted = set(wrt)
     for var, value in reversed(program.bindings):
         cotangent = sweep.cotangents.get(var)
         if cotangent is None:
             continue
-        # Only targets are asked for later; of the others no more reader can come.
-        if var not in targets:
+        # Only these are asked for later; of the others no more reader can come.
+        if var not in wanted:
             del sweep.cotangents[var]
         sweep.visit(var, value, cotangent)
     return [sweep.result(var) for var in wrt]

@@ -61,19 +61,17 @@ def _add_adjoint(
     """The module with ``<name>_adjoint`` added; see `Gradient`."""
     program = inline_calls(mod, name, rules)
     requested = list(program.params) if require_grads is None else None
-    targets = select(
-        program, _differentiable(requested) if requested is not None else require_grads
-    )
+    wrt = select(program, _differentiable(requested) if requested is not None else require_grads)
     _check_target(program, target_index)
-    derivative = Gradients(program, targets)
+    derivative = Gradients(program, wrt)
 
     def body(emitter: Emitter) -> Any:
         seed = _seed(emitter, program, target_index)
         result, gradients = derivative.emit(emitter, seed)
-        gradient_of = dict(zip(targets, gradients, strict=True))
+        gradient_of = dict(zip(wrt, gradients, strict=True))
         return result, tuple(
             gradient_of[var] if var in gradient_of else _zeros(emitter, var)
-            for var in requested or targets
+            for var in requested or wrt
         )
 
     adjoint = derivative.write(f"{name}_adjoint", program.params, body, mod)

@@ -100,7 +100,7 @@ def vjp_of_program(
         )
     names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
     cotangents = [relax.Var(name, ty) for name, ty in zip(names, types, strict=True)]
-    derivative = Gradients(program, accumulators.targets)
+    derivative = Gradients(program, accumulators.wrt)
 
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)

@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..autodiff.activity import Activity, has_cotangent, op_name, place, variables_in
+from ..autodiff.activity import Activity, has_cotangent, location, op_name, variables_in
 from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import read
 from ..ir.write import write_function
@@ -32,7 +32,7 @@ class Part:
         Of its function.
     node : str or None
         Name of the ONNX node.
-    place : str
+    site : str
         Name of the node, or of the variable where there is none.
     ops : list of str
         Names of the ops on the way of the gradient.
@@ -45,7 +45,7 @@ class Part:
 
     name: str
     node: str | None
-    place: str
+    site: str
     ops: list[str]
     mod: tvm.IRModule
     sources: list[Any]
@@ -55,7 +55,7 @@ class Part:
     def label(self) -> str:
         """What it is called in messages: ``relax.nn.conv2d (node 'Conv_3')``."""
         kind = "node" if self.node is not None else "value"
-        return f"{', '.join(self.ops)} ({kind} {self.place!r})"
+        return f"{', '.join(self.ops)} ({kind} {self.site!r})"
 
 
 def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]:
@@ -166,7 +166,7 @@ def _part(
     ]
     first_var, value = next((var, value) for var, value in bindings if var in activity.needed)
     node = read(value.span).node
-    return Part(name, node, place(first_var, value), ops, part_mod, sources, positions)
+    return Part(name, node, location(first_var, value), ops, part_mod, sources, positions)
 
 
 def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> tuple[Any, list]:

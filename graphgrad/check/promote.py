@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..autodiff.activity import op_name, place
+from ..autodiff.activity import location, op_name
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import retype_kernel
 from ..frontend.model import Model
@@ -238,7 +238,7 @@ class _Promotion:
                 if not _is_low(promoted.ty):
                     return promoted
                 reason = "its result is never float64"
-        self.obstacles.append(f"{op_name(call)} at {place(var, call)}: {reason}")
+        self.obstacles.append(f"{op_name(call)} at {location(var, call)}: {reason}")
         return self._kept(var, call)
 
     def _calls_promoted(self, call: relax.Call) -> bool:

@@ -176,9 +176,9 @@ class _Sharing:
 
         These are the nodes bound further in, as its order must be (`order_conditions_first`).
         """
-        known = self.variables
-        graph = graph_of([condition], lambda n: [] if identity(n) in known else children(n))
-        return bind_in_regions(condition, graph, known, self.axes)
+        bound = self.variables
+        graph = graph_of([condition], lambda n: [] if identity(n) in bound else children(n))
+        return bind_in_regions(condition, graph, bound, self.axes)
 
     def _built(self, root: Expr) -> Recursion:
         """A node in terms of the variables of what is bound below it."""
@@ -262,7 +262,7 @@ class Placement:
     roots : sequence of Expr
     graph : Graph
         Of them.
-    known : container of int
+    evaluated : container of int
         The identities of nodes that are evaluated already, elsewhere.
     axes : sequence of Axis, optional
         The loops around the roots.
@@ -297,12 +297,12 @@ class Placement:
         self,
         roots: Sequence[Expr],
         graph: Graph,
-        known: Container[int] = (),
+        evaluated: Container[int] = (),
         axes: Sequence[Axis] | None = None,
     ):
-        self.known = known
+        self.evaluated = evaluated
         self._conditions = Conditions()
-        self.nodes = self._unknown(graph)
+        self.nodes = self._unevaluated(graph)
         self.parts = {identity(node): parts for node, parts in graph}
         self.top = Region()
         self.arms: dict[tuple[int, bool], Region] = {}
@@ -313,15 +313,15 @@ class Placement:
         self.shared: set[int] = set()
         self.fragile = fragile(roots, self.nodes, self.parts, axes)
         if self.fragile:
-            self.nodes = self._unknown(order_conditions_first(graph, self.fragile))
+            self.nodes = self._unevaluated(order_conditions_first(graph, self.fragile))
         self._used_in: dict[int, list[Region]] = {}
         self._use(roots, [self.top] * len(roots))
         # What uses a node comes before it here: all its uses are known when it is placed.
         for node in reversed(self.nodes):
             self._place(node)
 
-    def _unknown(self, graph: Graph) -> list[Expr]:
-        return [node for node, _ in graph if identity(node) not in self.known]
+    def _unevaluated(self, graph: Graph) -> list[Expr]:
+        return [node for node, _ in graph if identity(node) not in self.evaluated]
 
     def _place(self, node: Expr) -> None:
         """Decide where a node is evaluated; all its users are decided on already."""
@@ -430,7 +430,7 @@ class Placement:
 
     def _use(self, parts: Sequence[Expr], regions: Sequence[Region]) -> None:
         for key, region in zip(map(identity, parts), regions, strict=True):
-            if key not in self.known:
+            if key not in self.evaluated:
                 self._used_in.setdefault(key, []).append(region)
 
 
@@ -512,7 +512,7 @@ def order_conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
 
 
 def _deciding(
-    graph: Graph, places: dict[int, int], fragile: Container[int]
+    graph: Graph, positions: dict[int, int], fragile: Container[int]
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield the places of protected nodes, with those of the conditions around any of their uses.
 
@@ -530,13 +530,13 @@ def _deciding(
             for arm, wanted in ((1, True), (2, False)):
                 for condition, _ in all_of(parts[0], wanted):
                     # Below what a variable holds already, the graph ends: that is evaluated.
-                    if identity(condition) in places:
-                        number = numbers.setdefault(places[identity(condition)], len(numbers))
+                    if identity(condition) in positions:
+                        number = numbers.setdefault(positions[identity(condition)], len(numbers))
                         below[arm] |= 1 << number
         within = inside[position] | (1 << numbers[position] if position in numbers else 0)
         for part, outer in zip(parts, below, strict=True):
-            around[places[identity(part)]] |= outer
-            inside[places[identity(part)]] |= within
+            around[positions[identity(part)]] |= outer
+            inside[positions[identity(part)]] |= within
         key = identity(node)
         protecting = around[position] & ~within
         if protecting and uses[key] > 1 and key in fragile:

@@ -63,19 +63,19 @@ _MAX_RECOMPUTED_LEVELS = 100
 
 
 def cut(
-    tensors: Sequence[te.Tensor], known: Mapping[Key, te.Tensor] | None = None
+    tensors: Sequence[te.Tensor], kept: Mapping[Key, te.Tensor] | None = None
 ) -> list[te.Tensor]:
     """The same tensors from stages none of which is deeper than TVM can compile.
 
     Parameters
     ----------
     tensors : sequence of Tensor
-    known : mapping, optional
+    kept : mapping, optional
         Tensors that stay as they are, to themselves, by their keys.
     """
-    if not any(_may_be_deep(op) for op in all_operations(tensors, known or {})):
+    if not any(_may_be_deep(op) for op in all_operations(tensors, kept or {})):
         return list(tensors)
-    return rewritten(tensors, cut_stage, known)
+    return rewritten(tensors, cut_stage, kept)
 
 
 def cut_stage(op: Operation) -> list[te.Tensor] | None:
@@ -137,14 +137,14 @@ class _Cone:
     ----------
     depth : int
         Of the nodes, one below another.
-    own : int
+    exclusive : int
         Number of the nodes that only it needs.
     bound : dict
         The shared nodes below it, each with the number of nodes that only that one needs.
     """
 
     depth: int
-    own: int
+    exclusive: int
     bound: dict[int, int]
 
     @property
@@ -155,7 +155,7 @@ class _Cone:
     @property
     def size(self) -> int:
         """Number of nodes."""
-        return self.own + sum(self.bound.values())
+        return self.exclusive + sum(self.bound.values())
 
 
 class _StageParts:
@@ -229,7 +229,7 @@ class _StageParts:
         return 0 if key in self.cuts or key in self.bare else self.cones[key].levels
 
     def _cone(self, node: Expr, parts: Sequence[Expr]) -> _Cone:
-        depth, own = 1, 1
+        depth, exclusive = 1, 1
         bound: dict[int, int] = {}
         for part in parts:
             key = identity(part)
@@ -242,10 +242,10 @@ class _StageParts:
             # Never changed in place: along a chain all nodes share one dictionary.
             bound = {**bound, **cone.bound} if bound else cone.bound
             if key in self.placement.shared:
-                bound = {**bound, key: cone.own}
+                bound = {**bound, key: cone.exclusive}
             else:
-                own += cone.own
-        return _Cone(depth, own, bound)
+                exclusive += cone.exclusive
+        return _Cone(depth, exclusive, bound)
 
     def _guard_part(self, node: Expr) -> Expr:
         """A part as it is saved: 0 where it is not needed, if it reads what may not be."""
@@ -291,23 +291,23 @@ class _StageParts:
             self._visit(node)
 
     def _parts(self, node: Expr) -> Sequence[Expr]:
-        known = self.placement.parts.get(identity(node))
-        return children(node) if known is None else known
+        parts = self.placement.parts.get(identity(node))
+        return children(node) if parts is None else parts
 
-    def _inside(self, root: Expr, ends: Container[int], own: int | None = None) -> list[Expr]:
-        """The nodes under a root down to some, by identity; `own` is not one of these."""
+    def _inside(self, root: Expr, ends: Container[int], top: int | None = None) -> list[Expr]:
+        """The nodes under a root down to some, by identity; `top` is not one of these."""
 
         def parts(node: Expr) -> Sequence[Expr]:
             key = identity(node)
-            return self._parts(node) if key == own or key not in ends else []
+            return self._parts(node) if key == top or key not in ends else []
 
         return postorder(root, parts=parts)
 
     def _needed(self, node: Expr) -> list[Expr]:
         """The parts that are saved before one, because it reads them."""
-        own = identity(node)
-        inside = self._inside(self.guarded[own], self.cuts, own)
-        return [part for part in inside if identity(part) in self.cuts and identity(part) != own]
+        top = identity(node)
+        inside = self._inside(self.guarded[top], self.cuts, top)
+        return [part for part in inside if identity(part) in self.cuts and identity(part) != top]
 
     def _reading(self, inside: Sequence[Expr], variables: Mapping[int, Expr]) -> Expr:
         """An expression, given by its nodes, that reads what is saved.
@@ -336,10 +336,10 @@ class _StageParts:
 
     def _save(self, node: Expr) -> None:
         """Make a part a stage of its own, over the loops that it depends on."""
-        own = identity(node)
+        top = identity(node)
         # Of two parts that need one another, as a condition may need what it protects elsewhere,
         # the one saved first contains the other.
-        inside = self._inside(self.guarded[own], self.saved, own)
+        inside = self._inside(self.guarded[top], self.saved, top)
         used = {identity(part) for part in inside}
         for key in used & self.saved.keys():
             # What is read there is read at the loops of its own stage: they are needed, too.
@@ -360,7 +360,7 @@ class _StageParts:
 
         shape = tuple(axis.dom.extent for axis in axes)
         stage = map_stage(shape, body, f"{self.op.name}_part{len(self.saved)}")
-        self.saved[own] = stage, axes
+        self.saved[top] = stage, axes
 
 
 def _zero(node: Expr) -> Expr:

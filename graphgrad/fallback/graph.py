@@ -135,7 +135,7 @@ def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Opera
 def rewritten(
     tensors: Sequence[te.Tensor],
     change: Callable[[Operation], Sequence[te.Tensor] | None],
-    known: Mapping[Key, te.Tensor] | None = None,
+    replacements: Mapping[Key, te.Tensor] | None = None,
 ) -> list[te.Tensor]:
     """Tensors with the stages that they depend on changed, those read first.
 
@@ -145,10 +145,10 @@ def rewritten(
     change : callable
         Given a stage that reads already changed tensors, returns what its outputs become; None
         leaves it as it is. Stages inside a scan are changed too.
-    known : mapping, optional
+    replacements : mapping, optional
         What some tensors become; stages above them are not visited for their sake.
     """
-    table: dict[Key, te.Tensor] = dict(known or {})
+    table: dict[Key, te.Tensor] = dict(replacements or {})
     for op in all_operations(tensors, table):
         rewired = replace_inputs(op, table)
         results = change(rewired)
@@ -158,7 +158,7 @@ def rewritten(
     return [table[tensor_key(tensor)] for tensor in tensors]
 
 
-def all_operations(tensors: Sequence[te.Tensor], known: Container[Key] = ()) -> list[Operation]:
+def all_operations(tensors: Sequence[te.Tensor], above: Container[Key] = ()) -> list[Operation]:
     """The stages that some tensors depend on, each once, after those it reads.
 
     Unlike `operations`, this goes into scans.
@@ -166,14 +166,14 @@ def all_operations(tensors: Sequence[te.Tensor], known: Container[Key] = ()) -> 
     Parameters
     ----------
     tensors : sequence of Tensor
-    known : container of Key
+    above : container of Key
         Tensors that are given: their stages are left out, and what is needed for them alone.
     """
 
-    def unknown(tensors: Sequence[te.Tensor]) -> list[Operation]:
-        return [tensor.op for tensor in tensors if tensor_key(tensor) not in known]
+    def below(tensors: Sequence[te.Tensor]) -> list[Operation]:
+        return [tensor.op for tensor in tensors if tensor_key(tensor) not in above]
 
-    return postorder(*unknown(tensors), parts=lambda op: unknown(items(op.input_tensors)))
+    return postorder(*below(tensors), parts=lambda op: below(items(op.input_tensors)))
 
 
 def replace_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:

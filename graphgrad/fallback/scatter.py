@@ -213,8 +213,8 @@ def _any_value(node: Expr) -> Expr:
     return tirx.Var("value", str(node.ty)) if is_load(node) else node
 
 
-def _not_among(known: Sequence[Expr], conditions: Sequence[Expr]) -> list[Expr]:
-    return [c for c in conditions if not any(tvm_ffi.structural_equal(c, k) for k in known)]
+def _not_among(others: Sequence[Expr], conditions: Sequence[Expr]) -> list[Expr]:
+    return [c for c in conditions if not any(tvm_ffi.structural_equal(c, k) for k in others)]
 
 
 def _tensors(roots: Sequence[Expr]) -> list[te.Tensor]:

@@ -54,9 +54,9 @@ class Classes:
 
     def number(self, root: Expr) -> int:
         """The number of an expression."""
-        known = self._numbers.get(identity(root))
-        if known is not None:
-            return known
+        number_of_root = self._numbers.get(identity(root))
+        if number_of_root is not None:
+            return number_of_root
         for node, below in graph_of([root], self._unknown_parts):
             if identity(node) not in self._numbers:
                 parts = tuple(self._numbers[identity(part)] for part in below)

@@ -173,14 +173,14 @@ class _Reading:
             for node in postorder(*indices)
         )
 
-    def _divides_exactly(self, node: Any, known: Any) -> bool:
+    def _divides_exactly(self, node: Any, division: Any) -> bool:
         """Whether a node divides what a condition says to have no remainder."""
-        if not isinstance(node, prim.FloorDiv) or str(node.ty) != str(known.ty):
+        if not isinstance(node, prim.FloorDiv) or str(node.ty) != str(division.ty):
             return False
-        if not self.analyzer.can_prove(tirx.EQ(node.b, known.b)):
+        if not self.analyzer.can_prove(tirx.EQ(node.b, division.b)):
             return False
         # What differs by a multiple of the divisor leaves the same remainder, none.
-        difference = tirx.floormod(node.a - known.a, node.b)
+        difference = tirx.floormod(node.a - division.a, node.b)
         return self.analyzer.can_prove(tirx.EQ(difference, tirx.const(0, str(difference.ty))))
 
 

@@ -74,10 +74,10 @@ def dtype_name(dtype: Any) -> str:
     """A dtype as text; TVM keeps one object of each, and takes long to make it a text."""
     if type(dtype) is not tvm.ir.PrimType:
         return str(dtype)
-    known = _DTYPE_NAMES.get(identity(dtype))
-    if known is None:
-        known = _DTYPE_NAMES[identity(dtype)] = str(dtype), dtype
-    return known[0]
+    name_and_dtype = _DTYPE_NAMES.get(identity(dtype))
+    if name_and_dtype is None:
+        name_and_dtype = _DTYPE_NAMES[identity(dtype)] = str(dtype), dtype
+    return name_and_dtype[0]
 
 
 def called(node: Expr) -> str:

@@ -49,7 +49,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 def checked_arrays(
     kind: str,
-    given: Mapping[str, Any] | None,
+    arrays: Mapping[str, Any] | None,
     expected: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Copy named arrays, in the order of `expected`, whose names, shapes and dtypes they must have.
@@ -58,7 +58,7 @@ def checked_arrays(
     ----------
     kind : str
         What the arrays are, for an error: ``"parameter"`` or ``"statistic"``.
-    given : mapping of str to array, or None
+    arrays : mapping of str to array, or None
         ``None`` is an empty mapping.
     expected : mapping of str to numpy.ndarray
         Arrays of the right names, shapes and dtypes.
@@ -68,21 +68,21 @@ def checked_arrays(
     InputError
         If a name is missing or not expected, or a shape or dtype differs.
     """
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
-        raise InputError(f"expected a dict of {kind}s by name, given a {type(given).__name__}")
-    missing = [name for name in expected if name not in given]
-    extra = [name for name in given if name not in expected]
+    arrays = {} if arrays is None else arrays
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"expected a dict of {kind}s by name, given a {type(arrays).__name__}")
+    missing = [name for name in expected if name not in arrays]
+    extra = [name for name in arrays if name not in expected]
     if missing or extra:
         raise InputError(
             f"the names of the {kind}s do not fit the model: missing {missing}, not known {extra}"
         )
-    arrays = {name: as_array(name, given[name]) for name in expected}
-    for name, array in arrays.items():
+    copies = {name: as_array(name, arrays[name]) for name in expected}
+    for name, array in copies.items():
         reference = expected[name]
         if array.shape != reference.shape or array.dtype != reference.dtype:
             raise InputError(
                 f"{kind} {name!r}: expected shape {reference.shape} and dtype {reference.dtype}, "
                 f"given shape {array.shape} and dtype {array.dtype}"
             )
-    return arrays
+    return copies

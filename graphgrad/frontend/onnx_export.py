@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
 
 from ..errors import ArgumentError, ModelError
+from ..files import write_file, writing
+from ..runtime.files import UNFINISHED, unfinished
 from .arrays import checked_arrays
 from .model import Model
 from .onnx_graph import attribute, opset, output_names, readers, subgraphs
@@ -53,6 +54,8 @@ def to_onnx(
         If names, shapes or dtypes are not those of the model.
     ArgumentError
         If the folder of `path` does not exist, or `path` is a folder.
+    OutputError
+        If the file cannot be written; one of the same name is untouched.
     """
     if model.proto is None:
         raise ModelError("the model wraps a Relax module, there is no ONNX graph to write")
@@ -75,7 +78,7 @@ def to_onnx(
         _write_weights(proto, path.with_name(f"{path.name}.data"))
     else:
         check(proto)  # which takes no model of more than 2 GB
-    _write(path, proto.SerializeToString())
+    write_file(path, proto.SerializeToString())
 
 
 def _to_inference(graph: onnx.GraphProto, version: int, read_names: set[str]) -> None:
@@ -129,26 +132,9 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
 
 def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
     """Move the weights of a model to a file of their own, which replaces one of the same name."""
-    # In the same folder, since a file can be replaced at once only within a file system.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+    with writing(path), unfinished(path, UNFINISHED, is_folder=True) as folder:
         convert_model_to_external_data(proto, location=path.name, size_threshold=_MAX_INLINE_BYTES)
-        write_external_data_tensors(proto, folder)
-        os.replace(Path(folder) / path.name, path)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves either the old content or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
+        write_external_data_tensors(proto, str(folder))
+        with open(folder / path.name, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name, too, must reach the disk
-    finally:
-        os.close(folder)
+        os.replace(folder / path.name, path)

@@ -156,20 +156,20 @@ def _terms(expr: Any, factor: int = 1) -> Iterator[tuple[Any, int]]:
 
 def _hide_indices(body: Any) -> Any:
     """Statements in which indices that TVM may get wrong are hidden from it."""
-    loop_positions = _Places(body)
+    loop_indices = _LoopIndices(body)
 
     def load(node: Any) -> Any:
-        indices = loop_positions.safe(node.indices)
+        indices = loop_indices.safe(node.indices)
         return node if indices is None else tirx.BufferLoad(node.source, indices)
 
     def store(node: Any) -> Any:
-        indices = loop_positions.safe(node.indices)
+        indices = loop_indices.safe(node.indices)
         return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
 
     return tvm_ffi.structural_map(body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
-class _Places:
+class _LoopIndices:
     """The indices of some statements in terms of their loops, and which of them TVM gets wrong."""
 
     def __init__(self, body: Any) -> None:

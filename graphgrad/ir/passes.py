@@ -129,7 +129,7 @@ class Pass:
         return list(inspect.signature(self.function).parameters.values())[1:]
 
 
-def compiler_pass(*phases: Phase, **place: Any) -> Callable[[F], F]:
+def compiler_pass(*phases: Phase, **declaration: Any) -> Callable[[F], F]:
     """A decorator that declares a function to be a pass; the function stays what it is.
 
     Parameters
@@ -141,7 +141,7 @@ def compiler_pass(*phases: Phase, **place: Any) -> Callable[[F], F]:
     """
 
     def declare(function: F) -> F:
-        vars(function)[_RECORD] = Pass(function, phases, **place)
+        vars(function)[_RECORD] = Pass(function, phases, **declaration)
         return function
 
     return declare
@@ -170,17 +170,17 @@ class Step:
     ----------
     number : int
         From 1.
-    own : Pass
+    declared : Pass
     condition : str or None
         As of `when`; None if it always runs.
     """
 
     number: int
-    own: Pass
+    declared: Pass
     condition: str | None
 
     def __str__(self) -> str:
-        return f"{self.own.name} ({self.number})"
+        return f"{self.declared.name} ({self.number})"
 
 
 class Pipeline:
@@ -252,7 +252,7 @@ class Pipeline:
         """One kernel after all passes, which must be over kernels, and the facts they provide."""
         facts: dict[str, Any] = {}
         for step in self.steps:
-            kernel = _applied(step.own, kernel, facts, None)
+            kernel = _applied(step.declared, kernel, facts, None)
         return kernel, facts
 
     def _together(self) -> Iterator[list[Step]]:
@@ -262,10 +262,10 @@ class Pipeline:
         """
         group: list[Step] = []
         for step in self.steps:
-            if group and (step.own.over != "kernel" or step.condition != group[0].condition):
+            if group and (step.declared.over != "kernel" or step.condition != group[0].condition):
                 yield group
                 group = []
-            if step.own.over == "kernel":
+            if step.declared.over == "kernel":
                 group.append(step)
             else:
                 yield [step]
@@ -276,7 +276,7 @@ class Pipeline:
         """Raise if a pass refers to a name that is none of `names`, or is there twice."""
         seen: dict[str, Step] = {}
         for step in self.steps:
-            declared = step.own
+            declared = step.declared
             for name in {**declared.requires, **declared.after, **declared.before}:
                 if name not in names:
                     raise PassOrderError(f"{step} names {name!r}, and there is no such pass")
@@ -288,7 +288,7 @@ class Pipeline:
         """Raise if a pass does not run in a phase that it declares, or leads to an earlier one."""
         phase, led_by = self.start, "the beginning"
         for step in self.steps:
-            declared = step.own
+            declared = step.declared
             if phase not in declared.phases:
                 allowed = " or ".join(allowed_phase.name for allowed_phase in declared.phases)
                 raise PassOrderError(
@@ -305,9 +305,9 @@ class Pipeline:
         """Raise if a pass is on the wrong side of another one, or without one that it requires."""
         steps_by_name: dict[str, list[Step]] = {}
         for step in self.steps:
-            steps_by_name.setdefault(step.own.name, []).append(step)
+            steps_by_name.setdefault(step.declared.name, []).append(step)
         for step in self.steps:
-            for name, reason in step.own.requires.items():
+            for name, reason in step.declared.requires.items():
                 # A required pass that runs under another condition may not have run.
                 candidates = [
                     candidate
@@ -316,32 +316,32 @@ class Pipeline:
                 ]
                 if not candidates or candidates[0].number > step.number:
                     raise PassOrderError(f"{step} requires {name} before it: {reason}")
-            for name, reason in step.own.after.items():
+            for name, reason in step.declared.after.items():
                 for other in steps_by_name.get(name, []):
                     if other.number > step.number:
                         raise PassOrderError(f"{step} must come after {other}: {reason}")
-            for name, reason in step.own.before.items():
+            for name, reason in step.declared.before.items():
                 for other in steps_by_name.get(name, []):
                     if other.number < step.number:
                         raise PassOrderError(f"{step} must come before {other}: {reason}")
 
     def _check_facts(self) -> None:
         """Raise unless each fact that a pass asks for is in the context, or provided before."""
-        providers = {step.own.provides: step for step in self.steps}
+        providers = {step.declared.provides: step for step in self.steps}
         facts = set(self._given)
         for step in self.steps:
-            kernel_facts = {_KERNEL_NAME} if step.own.over == "kernel" else set()
+            kernel_facts = {_KERNEL_NAME} if step.declared.over == "kernel" else set()
             required = [
                 parameter.name
-                for parameter in step.own.takes
+                for parameter in step.declared.takes
                 if parameter.default is parameter.empty
             ]
             for name in [*required, *([step.condition] if step.condition else [])]:
                 if name not in facts | kernel_facts:
                     later = f"{providers[name]} is later" if name in providers else "there is none"
                     raise PassOrderError(f"{step} needs what provides {name!r}, and {later}")
-            if step.own.provides is not None:
-                facts.add(step.own.provides)
+            if step.declared.provides is not None:
+                facts.add(step.declared.provides)
 
 
 def declaration(function: Pass | Callable[..., Any]) -> Pass:
@@ -376,7 +376,7 @@ def _holds(step: Step, facts: Mapping[str, Any], context: Any) -> bool:
 
 def _as_tvm_pass(steps: Sequence[Step], facts: dict[str, Any], context: Any) -> Any:
     """A pass of TVM that applies one pass, or several passes to each kernel."""
-    first_pass = steps[0].own
+    first_pass = steps[0].declared
     if first_pass.over == "stock":
         return first_pass.function()
 
@@ -388,10 +388,10 @@ def _as_tvm_pass(steps: Sequence[Step], facts: dict[str, Any], context: Any) -> 
     def kernel_changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         facts[_KERNEL_NAME] = variable.name_hint
         for step in steps:
-            kernel = _applied(step.own, kernel, facts, context)
+            kernel = _applied(step.declared, kernel, facts, context)
         return kernel
 
-    name = "+".join(step.own.name for step in steps)
+    name = "+".join(step.declared.name for step in steps)
     # At level 0 no optimization level of a pass context leaves the pass out.
     return tvm.transform.module_pass(changed, opt_level=0, name=f"graphgrad.{name}")
 

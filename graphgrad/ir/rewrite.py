@@ -90,8 +90,8 @@ def rebuilt(
             return old
         value = old.value
         branches = (branch(value.true_branch), branch(value.false_branch))
-        whole = _typed(relax.If(value.cond, *branches, value.span), value)
-        return relax.VarBinding(old.var, whole, old.span)
+        conditional = _typed(relax.If(value.cond, *branches, value.span), value)
+        return relax.VarBinding(old.var, conditional, old.span)
 
     def changed(old: Any) -> list[Any]:
         return block(replace_bindings(old, [n for b in old.bindings for n in binding(inside(b))]))

@@ -13,12 +13,12 @@ from .pipeline import PIPELINES
 _INDENT = " " * 8
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the passes for a target, in order, with their phases and the reasons for both."""
     parser = argparse.ArgumentParser(prog="python -m graphgrad.lower", description=main.__doc__)
     parser.add_argument("--target", choices=TARGETS, default=TARGETS[0], help="the kind of target")
     parser.add_argument("--json", action="store_true", help="one JSON array, an object a pass")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     rows = list(_rows(PIPELINES[arguments.target]))
     if arguments.json:
         print(json.dumps(rows, indent=1))
@@ -31,15 +31,15 @@ def _rows(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     phase = pipeline.start
     for step in pipeline.steps:
         yield _row(step, phase, f"{step.number}")
-        inner = [row for inner_pipeline in step.own.runs for row in _rows(inner_pipeline)]
+        inner = [row for inner_pipeline in step.declared.runs for row in _rows(inner_pipeline)]
         for number, row in enumerate(inner, 1):
             yield {**row, "number": f"{step.number}.{number}"}
-        phase = step.own.to or phase
+        phase = step.declared.to or phase
 
 
 def _row(step: Step, phase: Phase, number: str) -> dict[str, Any]:
     """What one pass declares, under the names that ``--json`` prints."""
-    declared = step.own
+    declared = step.declared
     return {
         "number": number,
         "phase": phase.name,

@@ -29,6 +29,7 @@ from ..runtime.threads import prepare as prepare_threads
 from . import stock
 from .codegen.cache import compiled_once
 from .codegen.early import EarlyBuilds, build_early
+from .codegen.library import LinkedExecutable
 from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
 from .cpu.guarded_reads import guard_reads
@@ -278,8 +279,8 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | 
         return compile_kernels(mod, target, early.taken if early is not None else None)
     no_passes = tvm.transform.Sequential([])
     with compiling_for(target):
-        return tvm.compile(
-            mod, target, relax_pipeline=no_passes, tir_pipeline=cuda_lowering.PIPELINE
+        return LinkedExecutable.of(
+            tvm.compile(mod, target, relax_pipeline=no_passes, tir_pipeline=cuda_lowering.PIPELINE)
         )
 
 

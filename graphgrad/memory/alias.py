@@ -65,7 +65,7 @@ class Constant:
 
     Attributes
     ----------
-    place : relax.Var or relax.SeqExpr
+    location : relax.Var or relax.SeqExpr
         The variable of the binding in whose value the constant is, or the sequence whose result
         contains it.
     value : relax expression
@@ -74,7 +74,7 @@ class Constant:
         The memory of this occurrence. Each occurrence has its own, also of the same constant.
     """
 
-    place: Any
+    location: Any
     value: Any
     leaf: Leaf
 
@@ -177,7 +177,7 @@ class Aliases:
         self.regions = Regions()
         self._position = 0
         self._path: tuple[tuple[int, bool], ...] = ()
-        self._place: Any = None
+        self._location: Any = None
         self._by_region: dict[int, list[Use]] | None = None
         self._written: set[int] | None = None
         for number, param in enumerate(params):
@@ -228,7 +228,7 @@ class Aliases:
             if not isinstance(expr.ty, relax.TensorType):
                 return None
             leaf = Leaf(self.regions.node(), ("constant", len(self.constants)))
-            self.constants.append(Constant(self._place, expr, leaf))
+            self.constants.append(Constant(self._location, expr, leaf))
             return leaf
         if isinstance(expr, relax.Tuple):
             return [self.value(field) for field in expr.fields]
@@ -249,14 +249,14 @@ class Aliases:
         for block in expr.blocks:
             for binding in block.bindings:
                 self._position += 1
-                self._place = binding.var
+                self._location = binding.var
                 self.bound[binding.var] = self._position
                 tree = self.value(binding.value, binding.var)
                 source = ("call", binding.var)
                 # The type of the variable may tell more of the value than the value's own, as in a
                 # cast.
                 self.values[binding.var] = self.regions.as_type(tree, binding.var.ty, source)
-        self._place = expr
+        self._location = expr
         return self.value(expr.body)
 
     def _if(self, expr: relax.If, var: Any) -> Tree:

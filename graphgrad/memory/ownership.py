@@ -94,14 +94,14 @@ class _Ownership:
             return mod
         constants_at: dict[Any, list[Any]] = {}
         for constant in exposed:
-            constants = constants_at.setdefault(constant.place, [])
+            constants = constants_at.setdefault(constant.location, [])
             if not any(constant.value.same_as(added) for added in constants):
                 constants.append(constant.value)
         builder = relax.BlockBuilder(mod)
 
-        def copied(place: Any, value: Any) -> tuple[list[Any], Any]:
+        def copied(location: Any, value: Any) -> tuple[list[Any], Any]:
             bindings = []
-            for constant in constants_at.get(place, []):
+            for constant in constants_at.get(location, []):
                 call = builder.call_te(
                     topi.identity,
                     constant,

@@ -117,7 +117,7 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
     return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(dtype)
 
 
-def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
+def sample_at(x: Tensor, positions: Sequence[Tensor], how: Sampling) -> Tensor:
     """The values of x (batch, channels, spatial axes …) at points: (batch, points, channels).
 
     Half precision is sampled, and returned, in float32.
@@ -125,7 +125,7 @@ def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
     Parameters
     ----------
     x : Tensor
-    places : sequence of Tensor
+    positions : sequence of Tensor
         For each spatial axis where the points are, counted in elements from the center of the
         first: (batch, points, 1), in the dtype of the result.
     how : Sampling
@@ -139,7 +139,7 @@ def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
     elements = op.reshape(op.widen(x), [*x.shape[:2], math.prod(extents)])
     elements = op.permute_dims(elements, [0, 2, 1])
     taps_of_axes = [
-        _taps(place, extent, how) for place, extent in zip(places, extents, strict=True)
+        _taps(position, extent, how) for position, extent in zip(positions, extents, strict=True)
     ]
     taps = functools.reduce(_combined, zip(taps_of_axes, extents, strict=True))[0]
     index, weight, inside = (

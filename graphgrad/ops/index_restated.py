@@ -55,7 +55,7 @@ def _restate_walk(op: Any) -> list[te.Tensor]:
     if reverse:
         targets, *flat_steps = (_reversed(tensor) for tensor in (targets, *flat_steps))
     visits = visited(_append_zero(data), targets, flat_steps, _visit)
-    old_values = _reversed(visits.found) if reverse else visits.found
+    old_values = _reversed(visits.old) if reverse else visits.old
     behind = element_count(shape)
     in_order = _reversed(targets) if reverse else targets
 

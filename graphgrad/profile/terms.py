@@ -92,9 +92,13 @@ class Terms:
         if isinstance(value, relax.Tuple):
             return self._tuple(tuple(self._value(f, environment, computed) for f in value.fields))
         if isinstance(value, relax.TupleGetItem):
-            whole = self._value(value.tuple_value, environment, computed)
+            tuple_term = self._value(value.tuple_value, environment, computed)
             index = int(value.index)
-            return self._tuples[whole][index] if whole in self._tuples else self._item(whole, index)
+            return (
+                self._tuples[tuple_term][index]
+                if tuple_term in self._tuples
+                else self._item(tuple_term, index)
+            )
         if isinstance(value, tvm.ir.GenericConst):
             array = value.value.numpy()
             digest = hashlib.sha256(array.tobytes()).hexdigest()
@@ -103,9 +107,9 @@ class Terms:
             return self._call(value, environment, computed)
         return self._number("other", tvm_ffi.structural_hash(value, map_free_vars=False))
 
-    def _item(self, whole: Term, index: int) -> Term:
+    def _item(self, tuple_term: Term, index: int) -> Term:
         """The term of an item of a tuple whose fields are not known, as of a call."""
-        return self._number("item", whole, index)
+        return self._number("item", tuple_term, index)
 
     def _tuple(self, fields: tuple[Term, ...]) -> Term:
         """The term of a tuple of known fields."""

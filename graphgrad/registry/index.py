@@ -258,8 +258,8 @@ def scatter_add_rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> 
 )
 def swap(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Any, ...]:
     """The same walk backwards, from the cotangent of what is left: v̄ is what it finds"""
-    (_, _, index), (found, left) = inputs, cotangents
-    v_bar, x_bar = scatter_swap(left, found, index, Indexing.of(attrs), not attrs.reverse)
+    (_, _, index), (old, left) = inputs, cotangents
+    v_bar, x_bar = scatter_swap(left, old, index, Indexing.of(attrs), not attrs.reverse)
     return x_bar, v_bar, None
 
 
@@ -275,9 +275,9 @@ def swap(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Any, .
 )
 def recurrence(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Any, ...]:
     """With s the same walk backwards, s ← a s + (h̄ found), from the h̄ left: b̄ = s, ā = s h"""
-    (_, a, _, *index), (h, _), (found, left) = inputs, outputs, cotangents
+    (_, a, _, *index), (h, _), (old, left) = inputs, outputs, cotangents
     s, x_bar = scatter_recurrence(
-        left, a, found, index[0] if index else None, Indexing.of(attrs), not attrs.reverse
+        left, a, old, index[0] if index else None, Indexing.of(attrs), not attrs.reverse
     )
     return x_bar, s * h, s, *(None for _ in index)
 

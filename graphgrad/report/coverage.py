@@ -14,8 +14,8 @@ from tvm import relax
 from ..autodiff.activity import (
     Activity,
     has_cotangent,
+    location,
     op_name,
-    place,
     select,
     stops_derivatives,
     survey,
@@ -179,7 +179,7 @@ def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
     for var, value in program.bindings:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
-            occurrences[_provenance(activity, var, value), name].append(place(var, value))
+            occurrences[_provenance(activity, var, value), name].append(location(var, value))
             if var in activity.missing:
                 reasons[name].append(activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
@@ -197,14 +197,14 @@ def _rows(
     """The rows of the ops of one provenance, by name."""
     reason_of_kind = {"nondifferentiable": _STOPS, "not needed": _OFF_PATH}
     rows = []
-    for (kind, op), places in sorted(occurrences.items()):
+    for (kind, op), locations in sorted(occurrences.items()):
         if kind == provenance:
             reason = (
                 "; ".join(dict.fromkeys(reasons[op]))
                 if kind == "missing"
                 else reason_of_kind.get(kind, "")
             )
-            rows.append(Row(op, len(places), kind, reason, places))
+            rows.append(Row(op, len(locations), kind, reason, locations))
     return rows
 
 
@@ -234,12 +234,12 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _where_text(row: Row) -> str:
     """The last column of a row: where the op is, or why it has no gradient, or both."""
-    places = _places_text(row.where)
-    return f"{places}: {row.reason}" if row.provenance == "missing" else row.reason or places
+    locations = _locations_text(row.where)
+    return f"{locations}: {row.reason}" if row.provenance == "missing" else row.reason or locations
 
 
-def _places_text(places: Sequence[str]) -> str:
+def _locations_text(locations: Sequence[str]) -> str:
     """The first few places, and how many more there are."""
-    shown = ", ".join(places[:_PLACES_SHOWN])
-    more = len(places) - _PLACES_SHOWN
+    shown = ", ".join(locations[:_PLACES_SHOWN])
+    more = len(locations) - _PLACES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,5 +1,10 @@
 """The errors of an exported step."""
 
+import tvm_ffi
+
+# So that Ctrl-C keeps its type where TVM has called Python, as a packed function.
+tvm_ffi.register_error(KeyboardInterrupt)
+
 
 class ExportedStepError(RuntimeError):
     """Base of the errors of an exported step."""

@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from .arrays import Arrays, copy, to_arrays
-from .program import TensorType, types_by_name
+from .library import TensorType, types_by_name
 from .storage import Storage
 from .window import Types, window_types
 

@@ -98,7 +98,7 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
     MissingGradientError
     """
     weights = forward.weights(trained)
-    differentiated = Gradients(forward.program, weights)
+    derivative = Gradients(forward.program, weights)
     window = OpenWindow(weights, forward.state)
     opens = relax.Var("opens", relax.TensorType([], "int64"))
 
@@ -109,7 +109,7 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
         pairs = zip(map(emitter.lift, forward.state), window_statistics, strict=True)
         current_statistics = [op.where(is_first, *pair) for pair in pairs]
         state = [statistic.expr for statistic in current_statistics]
-        loss, gradients, new_statistics = forward.emit(emitter, differentiated, state)
+        loss, gradients, new_statistics = forward.emit(emitter, derivative, state)
         with emitter.at(None, "accumulate"):
             weight = _weight(forward, emitter)
             # Without a label that counts, the loss is 0 / 0. A NaN with a weight above 0 is a
@@ -140,7 +140,7 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
 
     owned = [*forward.params, *forward.state, *window.all]
     inputs = [*forward.arguments, opens, *forward.seed, *owned]
-    written = differentiated.write(MICRO_BATCH, inputs, body)
+    written = derivative.write(MICRO_BATCH, inputs, body)
     # Result 0 is the loss, which takes the place of no parameter.
     return allow_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 

@@ -22,7 +22,8 @@ from ..frontend.model import Model
 from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
-from ..runtime.folder import LOADER, STATE, kernels_file
+from ..runtime.folder import kernels_file
+from ..runtime.manifest import LOADER, STATE
 from . import checkpoint
 from .accumulate import END_OF_WINDOW
 from .export_folder import replace_folder
@@ -108,7 +109,7 @@ def export_step(
 def chosen_shapes(
     types: Mapping[str, Any],
     shapes: InputShapes | Sequence[InputShapes] | None,
-    known: Iterable[Sequence[Sequence[int]]],
+    compiled: Iterable[Sequence[Sequence[int]]],
 ) -> list[dict[str, tuple[int, ...]]]:
     """The sets of input shapes to export: those given, else those known, else static ones.
 
@@ -118,7 +119,7 @@ def chosen_shapes(
         Of the model's inputs.
     shapes : mapping of str to shape, or a sequence of those, optional
         The argument of `export_step`.
-    known : iterable
+    compiled : iterable
         The sets that a step has compiled so far, each the shapes of all inputs in order.
 
     Raises
@@ -129,7 +130,7 @@ def chosen_shapes(
     if shapes is not None:
         shape_sets = _sets(shapes, list(types))
     else:
-        shape_sets = [dict(zip(types, extents, strict=True)) for extents in known]
+        shape_sets = [dict(zip(types, extents, strict=True)) for extents in compiled]
         if not shape_sets and all(map(_is_static, types.values())):
             shape_sets = [{name: type_shape(ty) for name, ty in types.items()}]
     if not shape_sets:
@@ -240,7 +241,7 @@ def _write_library(
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:
-        raise ExportError(f"the C compiler {cc.get_cc()} cannot link a library: {error}") from error
+        raise ExportError(str(error)) from error
     if str(step_recipe.target.kind.name) == "cuda":
         _write_kernels(folder, folder / name, executable, arch_of(step_recipe.target))
     return {

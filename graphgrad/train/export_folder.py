@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import CheckpointError, ExportError
 from ..runtime.errors import FolderError
+from ..runtime.files import free_space, put_folder, recover_folder, unfinished
 from ..runtime.folder import MANIFEST, folder_at, read_manifest
 
 _UNFINISHED = ".export-unfinished"
@@ -27,7 +25,7 @@ def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a new folder beside `path`; put it there when all has gone well.
 
     On any error the new folder is removed and what stood there before is untouched. A process that
-    is killed may leave hidden folders; the next export to the same path removes them.
+    is killed may leave a hidden folder; the next export to the same path removes it.
 
     Raises
     ------
@@ -38,35 +36,19 @@ def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         destination = folder_at(path)  # a link keeps pointing at the folder
     except FolderError as error:
         raise ExportError(str(error)) from error
-    new_folder = destination.parent / f".{destination.name}.{secrets.token_hex(8)}{_UNFINISHED}"
-    replaced_folder = destination.parent / f".{destination.name}.replaced"
     try:
-        _clean(destination, replaced_folder)
+        recover_folder(destination)
         _check_replaceable(destination)
-        new_folder.mkdir()
-        yield new_folder
-        _flush(new_folder)
-        _check_replaceable(
-            destination
-        )  # again: compiling takes long, and others may have written there
-        _exchange(new_folder, destination, replaced_folder)
+        with unfinished(destination, _UNFINISHED, is_folder=True) as new_folder:
+            yield new_folder
+            # Again, because compiling takes long, and others may have written there.
+            _check_replaceable(destination)
+            put_folder(new_folder, destination)
     except (OSError, CheckpointError) as error:
         raise ExportError(
-            f"cannot write the export {path}: {error}; what stood there before is untouched"
+            f"cannot write the export {path}: {error}; {free_space(destination.parent)}; what "
+            "stood there before is untouched"
         ) from error
-    finally:
-        shutil.rmtree(new_folder, ignore_errors=True)
-
-
-def _clean(destination: Path, replaced_folder: Path) -> None:
-    """Undo what a process that was killed has left beside the destination."""
-    for leftover in destination.parent.glob(f".{glob.escape(destination.name)}.*{_UNFINISHED}"):
-        shutil.rmtree(leftover)
-    if replaced_folder.exists():
-        if destination.exists():
-            shutil.rmtree(replaced_folder)
-        else:  # it was killed between the two renames of `_exchange`
-            os.rename(replaced_folder, destination)
 
 
 def _check_replaceable(destination: Path) -> None:
@@ -96,28 +78,3 @@ def _check_replaceable(destination: Path) -> None:
             f"{destination} holds {foreign_files[0]}, which is no part of the export there and "
             "would be lost; move it away"
         )
-
-
-def _flush(folder: Path) -> None:
-    """Bring all files to the disk, so that after a crash none is there in name only."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-
-
-def _exchange(new_folder: Path, destination: Path, replaced_folder: Path) -> None:
-    """Rename the new folder to the destination, and remove what was there.
-
-    A folder that is not empty cannot be renamed over, so the old one steps aside first.
-    """
-    if not destination.exists():
-        os.rename(new_folder, destination)
-        return
-    os.rename(destination, replaced_folder)
-    try:
-        os.rename(new_folder, destination)
-    except BaseException:
-        os.rename(replaced_folder, destination)
-        raise
-    shutil.rmtree(replaced_folder, ignore_errors=True)

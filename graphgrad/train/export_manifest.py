@@ -62,13 +62,14 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
             path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in files
         },
+        "sizes": {path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
     }
     manifest["sha256"] = digest_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def _described(name: str, dtype: Any, shape: Iterable[Any]) -> dict[str, Any]:
-    """A tensor's type as JSON holds it; `runtime.program.types_by_name` reads it back."""
+    """A tensor's type as JSON holds it; `runtime.library.types_by_name` reads it back."""
     return {"name": name, "dtype": str(dtype), "shape": [int(extent) for extent in shape]}
 
 

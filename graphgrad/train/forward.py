@@ -1,7 +1,8 @@
 """A model's forward pass: specialized and inlined once, then bound to shapes, with its loss.
 
-A `Form` is the model as one straight-line `Program` for any shapes of its inputs. `Form.forward`
-makes further programs of that one: for concrete shapes, with the loss behind it, in a layout.
+An `InlinedModel` is the model as one straight-line `Program` for any shapes of its inputs. Its
+`forward` makes further programs of that one: for concrete shapes, with the loss behind it, in a
+layout.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FORWARD = "forward"
 _LOSS = "loss"
 
 
-class LossFunction:
+class ResolvedLoss:
     """A loss that was chosen, resolved for a model.
 
     Parameters
@@ -82,9 +83,9 @@ class LossFunction:
     @property
     def is_given(self) -> bool:
         """Whether there is a loss at all; `value_and_grad` also differentiates without one."""
-        return any(form is not None for form in (self.named, self.output, self.program))
+        return any(choice is not None for choice in (self.named, self.output, self.program))
 
-    def bind(self, outputs: Sequence[Any]) -> LossFunction:
+    def bind(self, outputs: Sequence[Any]) -> ResolvedLoss:
         """The loss for outputs of given types: a Relax function gets concrete shapes.
 
         Raises
@@ -198,7 +199,7 @@ class Forward:
     Attributes
     ----------
     model : Model
-    loss : LossFunction
+    loss : ResolvedLoss
     program : Program
         ``forward(*inputs, [targets], *params, *state, [seed]) -> (loss, outputs, new state)``.
         Without a loss the first element of the result is missing.
@@ -209,7 +210,7 @@ class Forward:
     """
 
     model: Model
-    loss: LossFunction
+    loss: ResolvedLoss
     program: Program
     targets: relax.TensorType | None
     outputs: list[Any]
@@ -318,7 +319,7 @@ class Forward:
 
 
 @dataclass(frozen=True)
-class Form:
+class InlinedModel:
     """A model in training form or in inference form, for any input shapes.
 
     Attributes
@@ -334,7 +335,7 @@ class Form:
 
     def forward(
         self,
-        loss: LossFunction,
+        loss: ResolvedLoss,
         shapes: Iterable[Sequence[int]],
         layout: Layout = MODEL_LAYOUT,
         keep: Collection[str] = (),
@@ -343,7 +344,7 @@ class Form:
 
         Parameters
         ----------
-        loss : LossFunction
+        loss : ResolvedLoss
         shapes : iterable of shapes
             Of the model's inputs; of a model without symbolic dimensions they may be left out.
         layout : Layout
@@ -369,7 +370,7 @@ class Form:
         return Forward(self.model, bound, layout.of(program, keep), targets, outputs)
 
 
-def form_of(model: Model, training: bool | None, rules: str = "auto") -> Form:
+def inline_model(model: Model, training: bool | None, rules: str = "auto") -> InlinedModel:
     """Specialize and inline a model.
 
     Parameters
@@ -384,17 +385,17 @@ def form_of(model: Model, training: bool | None, rules: str = "auto") -> Form:
     ------
     ArgumentError, ModelError
     """
-    return Form(model, inline_calls(specialize(model, training), "main", rules))
+    return InlinedModel(model, inline_calls(specialize(model, training), "main", rules))
 
 
-def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) -> Program:
+def _with_loss(program: Program, loss: ResolvedLoss, targets: Any, inputs: int) -> Program:
     """The forward pass of a model with its loss; targets come right behind the inputs.
 
     Parameters
     ----------
     program : Program
-        As of `Form`.
-    loss : LossFunction
+        As of `InlinedModel`.
+    loss : ResolvedLoss
         For the program's outputs.
     targets : relax.TensorType or None
         Their type, if the loss takes any.

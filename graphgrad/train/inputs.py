@@ -119,7 +119,7 @@ def placed(
     }
 
 
-def bind_shapes(given: Mapping[str, Array], types: Mapping[str, Any]) -> dict[Any, int]:
+def bind_shapes(arrays: Mapping[str, Array], types: Mapping[str, Any]) -> dict[Any, int]:
     """Check inputs against their types; return the extents of the symbolic dimensions.
 
     Raises
@@ -127,19 +127,19 @@ def bind_shapes(given: Mapping[str, Array], types: Mapping[str, Any]) -> dict[An
     InputError
         As `check_types`, and for an input without elements.
     """
-    extents = check_types(given, types, "input")
-    for name, shape in zip(given, shapes_of(given), strict=True):
+    extents = check_types(arrays, types, "input")
+    for name, shape in zip(arrays, shapes_of(arrays), strict=True):
         if 0 in shape:
             raise InputError(f"input {name!r}: shape {shape} is empty; give at least one example")
     return extents
 
 
-def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str) -> dict[Any, int]:
+def check_types(arrays: Mapping[str, Array], types: Mapping[str, Any], kind: str) -> dict[Any, int]:
     """Check tensors against types; return the extents of the symbolic dimensions.
 
     Parameters
     ----------
-    given : mapping
+    arrays : mapping
         Tensors or numpy arrays by name.
     types : mapping
         A ``relax.TensorType`` with a shape for each.
@@ -152,7 +152,7 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
         A dtype, rank or extent does not fit; names the tensor, what was expected and given.
     """
     extents: dict[Any, int] = {}
-    for name, tensor in given.items():
+    for name, tensor in arrays.items():
         if str(tensor.dtype) != str(types[name].dtype):
             raise InputError(
                 f"{kind} {name!r}: expected dtype {types[name].dtype}, given {tensor.dtype}; "
@@ -160,7 +160,7 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
             )
         bind_dimensions(type_shape(types[name]), tensor.shape, extents)
     # A second loop, because a dimension such as 2 * n may come before the input that tells n.
-    for name, shape in zip(given, shapes_of(given), strict=True):
+    for name, shape in zip(arrays, shapes_of(arrays), strict=True):
         expected = type_shape(types[name])
         if not fits(expected, shape, extents):
             raise InputError(
@@ -169,9 +169,9 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
     return extents
 
 
-def shapes_of(given: Mapping[str, Array]) -> tuple[tuple[int, ...], ...]:
+def shapes_of(arrays: Mapping[str, Array]) -> tuple[tuple[int, ...], ...]:
     """The shapes of tensors, in order: the key under which a compiled function is kept."""
-    return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
+    return tuple(tuple(map(int, tensor.shape)) for tensor in arrays.values())
 
 
 def check_seed(seed: Any) -> int:

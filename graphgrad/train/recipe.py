@@ -22,7 +22,7 @@ from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
-from .forward import FORWARD, Form, Forward, LossChoice, LossFunction, form_of
+from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
 from .groups import by_parameter
 from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
 from .loss import LOSSES
@@ -38,13 +38,13 @@ class Objective:
 
     Attributes
     ----------
-    form : Form
+    inlined : InlinedModel
         The model, as it is differentiated.
     input_types : dict of str to relax.TensorType
-    loss : LossFunction
+    loss : ResolvedLoss
     wrt : list of str
         Names of values, as they were given.
-    differentiated : list of str
+    wrt_variables : list of str
         Their names in the program: an ONNX name may be that of an equal value.
     target : Target
     layout : Layout
@@ -53,11 +53,11 @@ class Objective:
         As of `graphgrad.compile`.
     """
 
-    form: Form
+    inlined: InlinedModel
     input_types: dict[str, Any]
-    loss: LossFunction
+    loss: ResolvedLoss
     wrt: list[str]
-    differentiated: list[str]
+    wrt_variables: list[str]
     target: tvm.target.Target
     layout: Layout
     winograd: bool
@@ -65,11 +65,11 @@ class Objective:
     @property
     def model(self) -> Model:
         """The model."""
-        return self.form.model
+        return self.inlined.model
 
     def forward(self, shapes: Iterable[Sequence[int]]) -> Forward:
         """The forward pass with the loss, for shapes of the inputs."""
-        return self.form.forward(self.loss, shapes, self.layout, self.differentiated)
+        return self.inlined.forward(self.loss, shapes, self.layout, self.wrt_variables)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +116,14 @@ class Recipe(Objective):
 
     def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
         """The forward pass in inference form, without a loss, for shapes of the inputs."""
-        no_loss = LossFunction(self.model, None)
+        no_loss = ResolvedLoss(self.model, None)
         forward = self._inference.forward(no_loss, shapes, self.layout)
         return write_program(forward.program, FORWARD)
 
     @cached_property
-    def _inference(self) -> Form:
+    def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
-        return form_of(self.model, False)
+        return inline_model(self.model, False)
 
 
 def objective(
@@ -157,19 +157,19 @@ def objective(
     """
     winograd = check_winograd(winograd)
     types = input_types(model)
-    function = LossFunction(model, loss)
+    function = ResolvedLoss(model, loss)
     value_names = names(model, wrt)
-    form = form_of(model, training, rules)
-    values = select(form.program, value_names)
-    analyze(form.program, values)  # raises: all that is missing, before anything is compiled
+    inlined = inline_model(model, training, rules)
+    values = select(inlined.program, value_names)
+    analyze(inlined.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
     resolved_target = resolve_target(target)
     return Objective(
-        form=form,
+        inlined=inlined,
         input_types=types,
         loss=function,
         wrt=value_names,
-        differentiated=[var.name for var in values],
+        wrt_variables=[var.name for var in values],
         target=resolved_target,
         layout=layout_for(resolved_target),
         winograd=winograd,
@@ -199,10 +199,10 @@ def recipe(
         raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
-    shared = objective(model, loss, wrt, target, rules, winograd, True, _trained)
+    shared = objective(model, loss, wrt, target, rules, winograd, True, _parameters_to_train)
     # A step holds its parameters, from here on in the order of axes in which convolutions read
     # them; `value_and_grad` reads the model's at each call, as they are.
-    layout = choose_storage(shared.layout, shared.form.program)
+    layout = choose_storage(shared.layout, shared.inlined.program)
     _check_epsilons(model, optimizer, shared.wrt)
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
@@ -238,7 +238,7 @@ def check_accumulate(count: Any) -> int:
     return int(count)
 
 
-def _trained(model: Model, wrt: Wrt) -> list[str]:
+def _parameters_to_train(model: Model, wrt: Wrt) -> list[str]:
     """The names of the parameters that train, in the model's order."""
     trainable = model.trainable()
     if wrt is None:
@@ -251,9 +251,11 @@ def _trained(model: Model, wrt: Wrt) -> list[str]:
         raise ArgumentError(
             f"wrt: the model has no parameter(s) {unknown}; it has {list(model.params)}"
         )
-    frozen = [name for name in wrt if name not in trainable]
+    frozen = [name for name in wrt if name in model.frozen]
     if frozen:
-        raise ArgumentError(f"wrt: the parameter(s) {frozen} are frozen or hold no floats")
+        raise ArgumentError(
+            f"wrt: the parameter(s) {frozen} are frozen, by freeze or constants=, or hold no floats"
+        )
     if not wrt or len(set(wrt)) != len(wrt):
         raise ArgumentError("wrt: give at least one parameter, and each once")
     return [name for name in model.params if name in set(wrt)]

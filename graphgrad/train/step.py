@@ -20,9 +20,9 @@ from .forward import LossChoice
 from .inputs import Inputs
 from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
-from .programs import NewResults, Programs
 from .recipe import recipe
 from .state import TrainState
+from .step_functions import NewResults, StepFunctions
 from .step_loss import ReadLoss, StepLoss
 from .tensors import Arrays, as_arrays, read
 
@@ -52,7 +52,8 @@ def train_step(
         the model's outputs and the targets that returns a scalar.
     optimizer : one of graphgrad.optim
     wrt : name or names, optional
-        The parameters that train; by default all that can.
+        The parameters that train; by default all but those that are frozen, and those in
+        ``model.constants``, such as masks.
     target : str, dict or Target
         Where it runs; a bare ``"llvm"`` is this host, a bare ``"cuda"`` its GPU.
     accumulate : int
@@ -149,7 +150,7 @@ class TrainStep(ModelOnDevice):
             self.accumulate > 1,
             self._recipe.layout.storage,
         )
-        self._programs = self._no_programs()
+        self._functions = self._new_functions()
         self._learning_rate = 0.0
         self.learning_rate = optimizer.learning_rate
         self.steps = 0
@@ -256,12 +257,12 @@ class TrainStep(ModelOnDevice):
             call_number = self.steps * self.accumulate + self.accumulated
             seed_word = np.array(self._seed << 32 | call_number)
             arguments.append(self._staging.queue("the seed", seed_word))
-        function = self._programs.step(call_inputs.shapes, forward)
+        function = self._functions.step(call_inputs.shapes, forward)
         if window is None:
             loss, new_results = function(*arguments, *self._tensors.everything())
             return self._replaced(loss, new_results)
         # Compiled before anything is added: if that fails, the window stays as it was.
-        end = self._programs.end_of_window()
+        end = self._functions.end_of_window()
         with dropped_on_failure(window, OutOfMemoryError):
             loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
             window.replace(sums)
@@ -274,15 +275,15 @@ class TrainStep(ModelOnDevice):
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:
         """Have steps compiled anew inside the ``with`` block, for `watch` to see."""
-        usual_programs, self._programs, self._watch = self._programs, self._no_programs(), watch
+        compiled, self._functions, self._watch = self._functions, self._new_functions(), watch
         try:
             yield
         finally:
-            self._programs, self._watch = usual_programs, None
+            self._functions, self._watch = compiled, None
 
-    def _no_programs(self) -> Programs:
+    def _new_functions(self) -> StepFunctions:
         """The functions of the step, of which none is compiled yet."""
-        return Programs(self._recipe, self._compile, self._compile_updating)
+        return StepFunctions(self._recipe, self._compile, self._compile_updating)
 
     def _replaced(self, loss: tvm.runtime.Tensor, new_results: NewResults) -> StepLoss | ReadLoss:
         """Take what a step returned, and return its loss."""
@@ -317,7 +318,7 @@ class TrainStep(ModelOnDevice):
         InputError, DeviceError
         """
         call_inputs = self._given(inputs)
-        evaluation = self._programs.evaluation(call_inputs.shapes)
+        evaluation = self._functions.evaluation(call_inputs.shapes)
         outputs = evaluation(*call_inputs.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
@@ -332,7 +333,8 @@ class TrainStep(ModelOnDevice):
         path : path
             Replaced in one step: after a crash it holds the old or the new state, whole.
         extra : mapping, optional
-            Facts of your own, such as the position in the data; anything that JSON can hold.
+            Facts of your own, such as the position in the data: anything that JSON can hold, and
+            arrays of numbers.
 
         Raises
         ------
@@ -361,15 +363,14 @@ class TrainStep(ModelOnDevice):
             The file is missing, damaged, or of another model or optimizer, or of an open window and
             another `accumulate`; nothing has changed.
         """
-        groups, facts, accumulated = checkpoint.read_for(
-            path, self._tensors.arrays, self._recipe.method, self.accumulate
+        tensors = self._tensors
+        groups, progress = checkpoint.read_for(
+            path, tensors.arrays, self._recipe.method, self.accumulate, tensors.trained_dtypes
         )
-        # First, because the copies may fail. Updates are the steps that were not skipped.
-        self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
-        self.learning_rate = facts["learning_rate"]
-        self.steps = facts["steps"]
-        self._seed = facts["seed"]
-        return facts["extra"]
+        tensors.restore(groups, progress.updates, progress.accumulated)  # first: it may fail
+        self.learning_rate = progress.learning_rate
+        self.steps, self._seed = progress.steps, progress.seed
+        return progress.extra
 
     @one_at_a_time
     def export(
@@ -405,7 +406,7 @@ class TrainStep(ModelOnDevice):
         ExportError
             The folder cannot be written, or there is no C compiler to link a library with.
         """
-        shape_sets = chosen_shapes(self._recipe.input_types, shapes, self._programs.shapes)
+        shape_sets = chosen_shapes(self._recipe.input_types, shapes, self._functions.shapes)
         write_export(path, self._recipe, shape_sets, self._facts(), self.save if weights else None)
 
     def _facts(self) -> dict[str, Any]:

@@ -50,11 +50,11 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
     MissingGradientError
     """
     weights = forward.weights(trained)
-    differentiated = Gradients(forward.program, weights)
+    derivative = Gradients(forward.program, weights)
     update = Update(optimizer, weights, forward.state)
 
     def body(emitter: Emitter) -> Any:
-        loss, gradients, statistics = forward.emit(emitter, differentiated)
+        loss, gradients, statistics = forward.emit(emitter, derivative)
         with emitter.at(span_of(None, "update"), "update"):
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
@@ -62,7 +62,7 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
     # `TrainState.everything`, `Window.everything`, `TrainStep.__call__`, and all of `runtime`.
     owned = [update.updates, *forward.params, *forward.state, *update.buffers]
     inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
-    written = differentiated.write(STEP, inputs, body)
+    written = derivative.write(STEP, inputs, body)
     return allow_donations(written, STEP, inputs, update.replaced, first=2)
 
 

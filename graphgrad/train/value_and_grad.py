@@ -155,7 +155,7 @@ class ValueAndGrad(ModelOnDevice):
 
     def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments and cotangents to results and gradients."""
-        wrt = select(forward.program, self._objective.differentiated)
+        wrt = select(forward.program, self._objective.wrt_variables)
         mod = vjp_of_program(forward.program, wrt)
         return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
 

@@ -30,7 +30,7 @@ class Defect:
         What TVM does with the program.
     expected : str
         What it should do.
-    mended_by : tuple of str
+    worked_around_in : tuple of str
         The modules of graphgrad that work around the defect, by their dotted names.
     crashes : bool
         Whether the program ends the process, always or at times.
@@ -44,7 +44,7 @@ class Defect:
     kind: Kind
     happens: str
     expected: str
-    mended_by: tuple[str, ...]
+    worked_around_in: tuple[str, ...]
     crashes: bool = False
     versions: tuple[str, ...] = ("0.27.0.post1",)
     report: str | None = None
@@ -57,8 +57,8 @@ def names() -> list[str]:
 
 def defect(name: str) -> Defect:
     """The defect of an entry; its module is imported, its program not run."""
-    found: Defect = importlib.import_module(f"{__package__}.defects.{name}").DEFECT
-    return found
+    entry: Defect = importlib.import_module(f"{__package__}.defects.{name}").DEFECT
+    return entry
 
 
 def program(name: str) -> str:

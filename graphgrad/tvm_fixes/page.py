@@ -46,7 +46,7 @@ def page() -> str:
     """The whole page."""
     entries = [(name, ledger.defect(name)) for name in ledger.names()]
     entries.sort(key=lambda entry: (entry[1].title.partition("]")[0].lower(), entry[0]))
-    written = (_entry(name, known) for name, known in entries)
+    written = (_entry(name, defect) for name, defect in entries)
     return "\n".join([_HEAD, *_index(entries), _hooks(), _pins(), _ENTRIES, *written])
 
 
@@ -58,25 +58,25 @@ def _index(entries: list[tuple[str, Defect]]) -> Iterator[str]:
         yield f"### {part}\n\n| entry | defect | kind |\n|---|---|---|\n{''.join(rows)}"
 
 
-def _parts(known: Defect) -> tuple[str, str]:
-    part, _, rest = known.title.removeprefix("[").partition("] ")
+def _parts(defect: Defect) -> tuple[str, str]:
+    part, _, rest = defect.title.removeprefix("[").partition("] ")
     return part, rest
 
 
-def _entry(name: str, known: Defect) -> str:
-    kind = known.kind[0].upper() + known.kind[1:]
-    reported = f"reported: {known.report}" if known.report else "no report is known"
-    end = " The program ends the process, always or at times." if known.crashes else ""
+def _entry(name: str, defect: Defect) -> str:
+    kind = defect.kind[0].upper() + defect.kind[1:]
+    reported = f"reported: {defect.report}" if defect.report else "no report is known"
+    end = " The program ends the process, always or at times." if defect.crashes else ""
     return f"""\
 ### {name}
 
-**{known.title}**
+**{defect.title}**
 
-*{kind}; seen in TVM {", ".join(known.versions)}; {reported}.*{end}
+*{kind}; seen in TVM {", ".join(defect.versions)}; {reported}.*{end}
 
-{known.happens}
+{defect.happens}
 
-Expected: {known.expected}
+Expected: {defect.expected}
 
 ```python
 {ledger.program(name)}
@@ -84,7 +84,7 @@ Expected: {known.expected}
 print(shows())
 ```
 
-Worked around in {", ".join(f"`{module}`" for module in known.mended_by)}.
+Worked around in {", ".join(f"`{module}`" for module in defect.worked_around_in)}.
 """
 
 

@@ -198,10 +198,10 @@ def users(hook: Hook) -> list[str]:
 
 
 def _modules() -> list[tuple[str, str]]:
-    found = []
+    modules = []
     for path in sorted(_PACKAGE.rglob("*.py")):
         if _PACKAGE / "tvm_fixes" not in path.parents or path.stem == "hooks":
             parts = path.relative_to(_PACKAGE.parent).with_suffix("").parts
             name = ".".join(parts).removesuffix(".__init__")
-            found.append((name, path.read_text(encoding="utf-8")))
-    return found
+            modules.append((name, path.read_text(encoding="utf-8")))
+    return modules

@@ -47,7 +47,7 @@ def built(*passes, target="llvm", **options):
 
 
 def names(pipeline):
-    return [step.own.name for step in pipeline.steps]
+    return [step.declared.name for step in pipeline.steps]
 
 
 def empty():

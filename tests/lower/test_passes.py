@@ -54,21 +54,21 @@ def test_dependent_passes_cannot_change_places(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_phase_is_reached_by_one_pass(target):
-    to = [step.own.to for step in PIPELINES[target].steps if step.own.to]
+    to = [step.declared.to for step in PIPELINES[target].steps if step.declared.to]
     assert to == list(Phase)[1:]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_passes_say_what_they_do_and_why(target):
     for step in PIPELINES[target].steps:
-        assert step.own.summary
-        place = [step.own.requires, step.own.after, step.own.before]
+        assert step.declared.summary
+        place = [step.declared.requires, step.declared.after, step.declared.before]
         assert all(reason for relation in place for reason in relation.values())
 
 
 def test_each_pass_is_for_some_target():
     assert {own(entry).name for entry in ENTRIES} == {
-        step.own.name for pipeline in PIPELINES.values() for step in pipeline.steps
+        step.declared.name for pipeline in PIPELINES.values() for step in pipeline.steps
     }
 
 
@@ -79,7 +79,7 @@ def test_the_command_prints_all_passes(target, capsys):
     main(["--target", target, "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [r["name"] for r in rows if "." not in r["number"]] == [
-        step.own.name for step in PIPELINES[target].steps
+        step.declared.name for step in PIPELINES[target].steps
     ]
     assert len({row["number"] for row in rows}) == len(rows)
     assert all(row["name"] in text and row["summary"] in text for row in rows)

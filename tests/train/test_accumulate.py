@@ -354,7 +354,7 @@ def test_a_loss_that_is_a_parameter_is_a_copy():
     assert [step(x), step(x), step(x)] == [2, 2, 1.5]
     given, tensors = step._given(x), step._tensors
     owned = [*tensors.of_model(), *tensors.window.everything()]
-    function = step._programs.step(given.shapes, step._forward(given))
+    function = step._functions.step(given.shapes, step._forward(given))
     loss = function(*given.tensors.values(), tensors.window.opens, *owned)[0]
     assert loss.data_ptr() not in [tensor.data_ptr() for tensor in owned]
 
@@ -385,7 +385,7 @@ def test_resuming_in_a_window_is_bit_identical(step, tmp_path):
     rest = [step(*images(4, seed=seed)) for seed in range(6)]
     expected = held(step), step.steps, step.accumulated
     other = gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=4)
-    other._programs = step._programs  # compiled functions keep nothing
+    other._functions = step._functions  # compiled functions keep nothing
     for resumed in (step, other):
         resumed(*images(4, seed=9))
         assert resumed.load(tmp_path / "open") == {"at": 3}

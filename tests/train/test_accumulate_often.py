@@ -100,9 +100,12 @@ def test_gradients_of_what_is_used_often(nodes, forward):
         np.testing.assert_allclose(moved, weight.grad, rtol=1e-11, atol=1e-13, err_msg=name)
 
 
-@pytest.mark.parametrize("count", [16, 32])
-def test_many_micro_batches_of_a_transformer_add_up(count):
-    """apache/mxnet#16686: from 16 to 32 of them, sums drifted away from those made by hand."""
+def test_many_micro_batches_of_a_transformer_add_up():
+    """apache/mxnet#16686: from 16 to 32 of them, sums drifted away from those made by hand.
+
+    The number is no part of what is compiled, and the error of a sum grows with it.
+    """
+    count = 32
     sizes = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "sequence": 5, "classes": 3}
     model = promoted(gg.from_onnx(models.transformer_encoder(**sizes)))
     step = gg.train_step(model, optimizer=gg.optim.SGD(1.0), accumulate=count)

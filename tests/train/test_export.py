@@ -16,7 +16,8 @@ from tvm.support import cc
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, ExportError, InputError
-from graphgrad.runtime.state_file import replace_file
+from graphgrad.runtime import files
+from graphgrad.runtime.files import replace_file
 from graphgrad.train import export as module
 from tests import derived_nets
 from tests.exports import run_alone
@@ -187,22 +188,23 @@ def test_what_is_no_path(quick, path):
     [(OSError(28, "No space left on device"), ExportError), (KeyboardInterrupt(), None)],
     ids=["disk", "interrupt"],
 )
-@pytest.mark.parametrize("place", ["write_manifest", "fsync", "rename"])
+@pytest.mark.parametrize("place", ["write_manifest", "fsync", "exchange", "rename"])
 def test_a_failure_leaves_what_was_there(export, quick, monkeypatch, failure, raised, place):
     real = os.rename
 
     def fail(*paths):
-        if place == "rename" and paths[1] != export:
-            return real(*paths)  # the old folder is moved away and back
         if place == "rename" and not paths[0].name.endswith("unfinished"):
-            return real(*paths)
+            return real(*paths)  # the old folder is moved away and back
         raise failure
 
-    owner = module if place == "write_manifest" else os
-    monkeypatch.setattr(owner, place, fail)
+    if place == "rename":  # of a file system that exchanges no names
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    owner = {"write_manifest": module, "exchange": files}.get(place, os)
+    monkeypatch.setattr(owner, "_exchange" if place == "exchange" else place, fail)
     before = content(export)
-    with pytest.raises(raised or type(failure)):
+    with pytest.raises(raised or type(failure)) as said:
         gg.export_step(perceptron(), export, shapes=SHAPES)
+    assert raised is None or f"bytes are free in {export.parent}" in str(said.value)
     assert content(export) == before
     assert list(export.parent.iterdir()) == [export]
 

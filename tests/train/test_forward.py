@@ -6,7 +6,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError
 from graphgrad.ir.tensor import type_shape
-from graphgrad.train.forward import FORWARD, LossFunction, form_of
+from graphgrad.train.forward import FORWARD, ResolvedLoss, inline_model
 from tests.train.nets import loss_function, mean_square, module, normalized
 
 N = tvm.tirx.Var("n", "int64")
@@ -29,7 +29,7 @@ def batch(model, size):
 
 def forward_of(model, loss, size, training=True):
     """Return the forward pass of a model for batches of a size."""
-    return form_of(model, training).forward(LossFunction(model, loss), batch(model, size))
+    return inline_model(model, training).forward(ResolvedLoss(model, loss), batch(model, size))
 
 
 def shapes(types):
@@ -69,7 +69,7 @@ def test_parts_of_what_it_takes():
 def test_a_form_is_for_any_shapes():
     """Each forward pass has variables of its own, so that a module may hold several."""
     model = two_outputs()
-    form, loss = form_of(model, True), LossFunction(model, "total")
+    form, loss = inline_model(model, True), ResolvedLoss(model, "total")
     first, second = (form.forward(loss, batch(model, size)).program for size in (7, 8))
     assert [type_shape(program.params[0].ty) for program in (first, second)] == [[7, 3], [8, 3]]
     assert not set(first.variables()) & set(second.variables())
@@ -83,13 +83,13 @@ def test_a_form_is_for_any_shapes():
 def test_loss_functions_of_wrong_arity(types, message):
     loss = loss_function(lambda b, *values: relax.op.negative(values[0]), *types)
     with pytest.raises(ArgumentError, match=message):
-        LossFunction(two_outputs(), loss)
+        ResolvedLoss(two_outputs(), loss)
 
 
 def test_loss_functions_that_return_no_scalar():
     loss = loss_function(lambda b, y, total: relax.op.negative(y), ([N, 3], "float32"), SCALAR)
     with pytest.raises(ArgumentError, match=r"result is of type .* a loss is a float scalar"):
-        LossFunction(two_outputs(), loss)
+        ResolvedLoss(two_outputs(), loss)
 
 
 @pytest.mark.parametrize("y, message", [
@@ -100,9 +100,9 @@ def test_loss_functions_that_return_no_scalar():
 ])  # fmt: skip
 def test_loss_functions_that_do_not_fit_the_outputs(y, message):
     model = two_outputs()
-    loss = LossFunction(model, loss_function(lambda b, y, t: relax.op.negative(t), y, SCALAR))
+    loss = ResolvedLoss(model, loss_function(lambda b, y, t: relax.op.negative(t), y, SCALAR))
     with pytest.raises(ArgumentError, match=message):
-        form_of(model, True).forward(loss, batch(model, 5))
+        inline_model(model, True).forward(loss, batch(model, 5))
 
 
 @pytest.mark.parametrize("given, wanted, ok", [
@@ -113,8 +113,8 @@ def test_targets_of_a_loss_function(given, wanted, ok):
     """Converted, but never by dropping what stands behind the point."""
     model = two_outputs()
     types = [([N, 3], "float32"), SCALAR, ([N], wanted)]
-    loss = LossFunction(model, loss_function(lambda b, y, t, _: relax.op.negative(t), *types))
-    forward = form_of(model, True).forward(loss, batch(model, 5))
+    loss = ResolvedLoss(model, loss_function(lambda b, y, t, _: relax.op.negative(t), *types))
+    forward = inline_model(model, True).forward(loss, batch(model, 5))
     assert type_shape(forward.targets) == [5]
     if ok:
         assert loss.prepare(np.ones(5, given), forward.outputs).dtype == wanted
@@ -126,16 +126,16 @@ def test_targets_of_a_loss_function(given, wanted, ok):
 def test_the_loss_function_itself_stays_symbolic():
     model = two_outputs()
     types = [([N, 3], "float32"), SCALAR, ([N, 3], "float32")]
-    loss = LossFunction(
+    loss = ResolvedLoss(
         model, loss_function(lambda b, y, t, target: mean_square(b, y, target), *types)
     )
     for size in (2, 5):
-        forward = form_of(model, True).forward(loss, batch(model, size))
+        forward = inline_model(model, True).forward(loss, batch(model, size))
         assert type_shape(forward.targets) == [size, 3]
 
 
 def test_an_output_that_is_no_scalar_is_no_loss():
     model = two_outputs()
-    assert LossFunction(model, "total").is_given
+    assert ResolvedLoss(model, "total").is_given
     with pytest.raises(ArgumentError, match="the model's output 'y' is of type"):
-        LossFunction(model, "y")
+        ResolvedLoss(model, "y")

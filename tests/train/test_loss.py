@@ -8,7 +8,7 @@ import graphgrad as gg
 from graphgrad.errors import InputError, ModelError
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.write import write_function
-from graphgrad.train.forward import LossFunction
+from graphgrad.train.forward import ResolvedLoss
 from graphgrad.train.loss import LOSSES, check_target_shape
 from tests.frontend.graphs import random
 from tests.peers import peer
@@ -169,9 +169,9 @@ def test_what_a_mean_divides_by(loss, divisor):
 
 
 def test_a_loss_that_is_unknown_divides_by_the_examples():
-    function = LossFunction(identity([2]), "mse")
+    function = ResolvedLoss(identity([2]), "mse")
     assert function.divisor([tensor(5, 2)], [tensor(5, 7)], None) == 35
-    unknown = LossFunction(identity([2]), None)
+    unknown = ResolvedLoss(identity([2]), None)
     assert unknown.divisor([tensor(5, 2), tensor(6)], [tensor()], None) == 5
     assert unknown.divisor([tensor()], [tensor()], None) == unknown.divisor([], [], None) == 1
 

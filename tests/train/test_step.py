@@ -252,7 +252,7 @@ def test_labels_are_checked_before_anything_is_compiled():
     step = gg.train_step(perceptron())
     with pytest.raises(InputError, match="out of range"):
         step(random(8, 4), np.full(8, 9))
-    assert not step._programs.shapes
+    assert not step._functions.shapes
 
 
 def test_several_inputs_ask_for_names():

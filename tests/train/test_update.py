@@ -5,7 +5,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.ir.tensor import type_shape
 from graphgrad.memory.donation import DONATED
-from graphgrad.train.forward import LossFunction, form_of
+from graphgrad.train.forward import ResolvedLoss, inline_model
 from graphgrad.train.update import STEP, build_step
 from tests.train.nets import normalized, perceptron
 
@@ -15,7 +15,7 @@ ALL_FINITE = "graphgrad.all_finite"
 def written(model, trained, **settings):
     """Return the step of a model for batches of two."""
     shapes = [(2, *type_shape(model.mod["main"].params[0].ty)[1:])]
-    forward = form_of(model, True).forward(LossFunction(model, "cross_entropy"), shapes)
+    forward = inline_model(model, True).forward(ResolvedLoss(model, "cross_entropy"), shapes)
     return build_step(forward, trained, gg.optim.SGD(0.1, **settings))[STEP]
 
 

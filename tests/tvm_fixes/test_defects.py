@@ -46,7 +46,7 @@ def test_defect_is_there(name, outcome):
     known = ledger.defect(name)
     answer, output = outcome(name)
     if answer == "mended":
-        work_around = ", ".join(known.mended_by)
+        work_around = ", ".join(known.worked_around_in)
         pytest.fail(
             f"TVM seems mended: {known.title}. Remove graphgrad/tvm_fixes/defects/{name}.py, and "
             f"what works around it in {work_around}"
@@ -57,8 +57,8 @@ def test_defect_is_there(name, outcome):
 @pytest.mark.parametrize("name", NAMES)
 def test_work_around_exists(name):
     known = ledger.defect(name)
-    assert known.mended_by
-    for module in known.mended_by:
+    assert known.worked_around_in
+    for module in known.worked_around_in:
         pkgutil.resolve_name(module)
 
 

@@ -63,11 +63,11 @@ def _python_value(argument: Any) -> Any:
     return bool(value) if isinstance(value, int) and str(argument.ty) == "bool" else value
 
 
-def taken(data: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
+def taken(data: te.Tensor, positions: te.Tensor, axis: int) -> te.Tensor:
     """The elements at places along an axis."""
     axis %= len(data.shape)
 
     def element(*at: Any) -> Expr:
-        return data(*at[:axis], places(*at), *at[axis + 1 :])
+        return data(*at[:axis], positions(*at), *at[axis + 1 :])
 
-    return map_stage(places.shape, element, name=f"{data.op.name}_ordered")
+    return map_stage(positions.shape, element, name=f"{data.op.name}_ordered")

@@ -28,9 +28,9 @@ def get_valid_counts(op: Any) -> list[te.Tensor | None] | None:
     return None
 
 
-def _compacted(data: te.Tensor, counts: te.Tensor, places: te.Tensor) -> te.Tensor:
+def _compacted(data: te.Tensor, counts: te.Tensor, positions: te.Tensor) -> te.Tensor:
     def body(i: Any, j: Any, k: Any) -> Expr:
         filler = tirx.const(-1.0, str(data.dtype))
-        return tirx.if_then_else(j < counts[i], data(i, places(i, j), k), filler)
+        return tirx.if_then_else(j < counts[i], data(i, positions(i, j), k), filler)
 
     return map_stage(data.shape, body, name=f"{data.op.name}_valid")

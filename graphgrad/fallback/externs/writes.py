@@ -221,9 +221,11 @@ def _first_extremes(writes: Writes, mode: str) -> te.Tensor:
     numbers = map_stage(targets.shape, number, name="numbers")
     first = topi.scatter_elements(no_write, targets, numbers, 0, "min")
 
-    def chosen(place: Expr) -> Expr:
-        from_data = tirx.any(_same_value(data(place), result(place)), first(place) >= count)
-        return tirx.Select(from_data, tirx.const(-1, _INDEX), first(place))
+    def chosen(position: Expr) -> Expr:
+        from_data = tirx.any(
+            _same_value(data(position), result(position)), first(position) >= count
+        )
+        return tirx.Select(from_data, tirx.const(-1, _INDEX), first(position))
 
     return map_stage(data.shape, chosen, name="chosen")
 
@@ -248,13 +250,13 @@ class Visits:
 
     Attributes
     ----------
-    found : Tensor of shape (n,)
+    old : Tensor of shape (n,)
         What each update finds at its place.
     left : Tensor
         The data after all updates.
     """
 
-    found: te.Tensor
+    old: te.Tensor
     left: te.Tensor
 
 
@@ -279,15 +281,15 @@ def visited(
         Of what is found and the parts of an update.
     """
     order = topi.argsort(targets, None, 0, True, _INDEX)
-    places = map_stage(targets.shape, lambda t: targets(order(t)), name="places")
+    positions = map_stage(targets.shape, lambda t: targets(order(t)), name="places")
     parts = [_in_order(part, order) for part in updates]
     before = map_stage(
-        targets.shape, lambda t: data(*unraveled(places(t), data.shape)), name="before"
+        targets.shape, lambda t: data(*unraveled(positions(t), data.shape)), name="before"
     )
 
     def is_first(t: Expr) -> Expr:
         # A branch and no Select: at the first write there is none before it to be read.
-        return tirx.if_then_else(t > 0, tirx.NE(places(t), places(t - 1)), tirx.const(True))
+        return tirx.if_then_else(t > 0, tirx.NE(positions(t), positions(t - 1)), tirx.const(True))
 
     first = map_stage(targets.shape, is_first, name="first")
 
@@ -301,17 +303,17 @@ def visited(
     elements = [first, before, *parts]
     (states,) = partial_results(elements, [dtype], lambda: [zero], step, "writes")
     after = map_stage(targets.shape, lambda t: states(t + 1).astype(dtype), name="after")
-    sorted_found = map_stage(
+    sorted_old = map_stage(
         targets.shape,
         lambda t: tirx.if_then_else(first(t), before(t), states(t).astype(dtype)),
         name="sorted_found",
     )
     # Sorting a permutation inverts it: where each write stands in the sorted order.
     ranks = topi.argsort(order, None, 0, True, _INDEX)
-    found = map_stage(targets.shape, lambda t: sorted_found(ranks(t)), name="found")
+    old = map_stage(targets.shape, lambda t: sorted_old(ranks(t)), name="found")
     writes = Writes(data, targets, after)
     # Of one place the last in sorted order is the last write, so its state is what is left.
-    return Visits(found, _replaced(writes, after, _last_writes(data, places)))
+    return Visits(old, _replaced(writes, after, _last_writes(data, positions)))
 
 
 def _in_order(part: te.Tensor, order: te.Tensor) -> te.Tensor:

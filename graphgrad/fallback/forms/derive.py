@@ -85,29 +85,29 @@ class _Derivation:
         self.element = element_axes(contribution.tensor.shape)
         self.pads = pads
         self.name = f"{contribution.stage}_{contribution.tensor.op.name}_g"
-        self.whole = invert(
+        self.inverse = invert(
             contribution.indices, contribution.axes, self.element,
             equations=contribution.conditions,
         )  # fmt: skip
         # Without a sum there is nothing that a constant could be taken out of.
-        is_sum = bool(self.whole.loops)
+        is_sum = bool(self.inverse.loops)
         self.contribution = _read_at_element(contribution, self.element) if is_sum else contribution
-        self.points = loop_points([*self.element, *self.whole.loops])
+        self.points = loop_points([*self.element, *self.inverse.loops])
         # A scatter also visits each element once, to write its zero.
         self.scattered = scattered + loop_points(self.element)
-        self.moduli = moduli_of(contribution, self.whole, self.element)
+        self.moduli = moduli_of(contribution, self.inverse, self.element)
 
     def result(self) -> te.Tensor | None:
         """The stage, or None if a scatter is better."""
         part = self.contribution
         terms = part.terms
-        if len(terms) == 1 and self.whole.loops:
+        if len(terms) == 1 and self.inverse.loops:
             inner, outer = self._separate_outer_factor(terms[0])
             stage = self._contraction(inner)
             if stage is not None:
                 return self._scaled(stage, outer)
         if self.points <= _SUM_POINTS_PER_SCATTER_POINT * self.scattered:
-            return gather(self.contribution, self.whole, self.element, self.name)
+            return gather(self.contribution, self.inverse, self.element, self.name)
         classes = self._classes(self.moduli)
         if not classes or self._exceed(classes, _SUM_POINTS_PER_SCATTER_POINT):
             return None
@@ -127,7 +127,7 @@ class _Derivation:
         """The residue classes of some moduli; none if they are too many."""
         if all(modulus == 1 for modulus in moduli):
             variables = [axis.var for axis in self.element]
-            return [ResidueClass((0,) * len(moduli), self.element, variables, self.whole)]
+            return [ResidueClass((0,) * len(moduli), self.element, variables, self.inverse)]
         if not is_feasible(moduli):
             return []
         classes = residue_classes(self.contribution, self.element, moduli)
@@ -184,7 +184,7 @@ class _Derivation:
         loads = operands(term, part.axes, part.conditions, self.name)
         if loads is None:
             return None
-        block = block_read(self.whole, self.element)
+        block = block_read(self.inverse, self.element)
         if block is None:
             return self._sum_product(loads)
         in_block = _Derivation(narrowed(part, block), self.pads, self.scattered)
@@ -219,7 +219,7 @@ class _Derivation:
         def body(*position: Any) -> Expr:
             total = stage(*variables)
             scaled = finite_product(total, outer.value)
-            if self.whole.guards:
+            if self.inverse.guards:
                 # Nothing may have read the element: then the factor may be NaN. Only then is it
                 # left out: the derivative by a sum that happens to be zero is the factor.
                 zero = tirx.const(0.0, str(total.ty))

@@ -110,18 +110,20 @@ class _Term:
             return None
         return loads[0], loads[1]
 
-    def _grouped(self, found: Sequence[_Factor]) -> tuple[list[_Factor], list[_Factor]] | None:
+    def _grouped(
+        self, all_factors: Sequence[_Factor]
+    ) -> tuple[list[_Factor], list[_Factor]] | None:
         """The factors in two groups, those of each varying with loops of one of them."""
         # Two are the operands, whatever they vary with.
-        if len(found) == 2:
-            return [found[0]], [found[1]]
-        loop_sets = list(dict.fromkeys(factor.needs for factor in found))
+        if len(all_factors) == 2:
+            return [all_factors[0]], [all_factors[1]]
+        loop_sets = list(dict.fromkeys(factor.needs for factor in all_factors))
         widest_sets = [
             loops for loops in loop_sets if not any(loops < other for other in loop_sets)
         ]
         if len(widest_sets) == 1:
             # One factor varies with all loops: the others are one operand if one spans them.
-            if sum(factor.needs == widest_sets[0] for factor in found) != 1:
+            if sum(factor.needs == widest_sets[0] for factor in all_factors) != 1:
                 return None
             narrower = [loops for loops in loop_sets if loops != widest_sets[0]]
             widest_sets += [
@@ -132,7 +134,7 @@ class _Term:
         # A factor that fits both goes where the stage has fewer points.
         ordered = sorted(widest_sets, key=self._size)
         groups: dict[frozenset[int], list[_Factor]] = {loops: [] for loops in widest_sets}
-        for factor in found:
+        for factor in all_factors:
             fitting = [loops for loops in ordered if factor.needs <= loops]
             groups[factor.needs if factor.needs in groups else fitting[0]].append(factor)
         return groups[widest_sets[0]], groups[widest_sets[1]]

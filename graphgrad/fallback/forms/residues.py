@@ -257,9 +257,9 @@ def _in_loops(
     )
 
 
-def has_too_many_classes(found: Sequence[ResidueClass]) -> bool:
+def has_too_many_classes(classes: Sequence[ResidueClass]) -> bool:
     """Whether there are more residue classes than stages should be."""
-    return len(found) > _MAX_RESIDUE_CLASSES
+    return len(classes) > _MAX_RESIDUE_CLASSES
 
 
 def label(digits: Digits) -> str:

@@ -18,7 +18,7 @@ class Unknown:
     name : str
     low, high : Form
         Its range, both inclusive, free of unknowns.
-    place : int
+    axis : int
         The axis that it is, or is a part of.
     bounded : bool
         It must be kept in this range; otherwise the equations and the others' ranges do that.
@@ -27,7 +27,7 @@ class Unknown:
     name: str
     low: Form
     high: Form
-    place: int
+    axis: int
     bounded: bool = True
 
     @property

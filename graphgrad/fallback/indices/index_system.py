@@ -113,12 +113,12 @@ class _Rendering:
         self.unknowns = [u for u in range(len(system.unknowns)) if u not in eliminated]
         self.solutions = self._solved(integer)
         self.analyzer = analyzer_of(element)
-        self.known: dict[Symbol, Expr] = {}
+        self.values: dict[Symbol, Expr] = {}
         for i, row in enumerate(integer.rows):
-            self.known[Symbol("right", i)] = row.right
+            self.values[Symbol("right", i)] = row.right
         for i, unknown in enumerate(self.unknowns):
             low = system.expression(system.unknowns[unknown].low, [])
-            self.known[Symbol("low", i)] = low
+            self.values[Symbol("low", i)] = low
         self.starts: dict[int, Expr] = {}
         self.loops: dict[int, tuple[int, Axis]] = {}
         # In order: where a loop starts may depend on those before it.
@@ -168,14 +168,14 @@ class _Rendering:
         dtype = self.system.dtype
         zero = tirx.const(0, dtype)
         if integer_value(trips) == 1:
-            self.known[Symbol("loop", number)] = zero
+            self.values[Symbol("loop", number)] = zero
             return
         count = integer_value(trips)
         trips = trips if count is None else tirx.const(max(count, 0), dtype)
         axis = Axis(te.var(unknown.name, dtype), zero, trips)
         self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
-        self.known[Symbol("loop", number)] = axis.var
-        self.loops[number] = unknown.place, axis
+        self.values[Symbol("loop", number)] = axis.var
+        self.loops[number] = unknown.axis, axis
 
     def _reverse_loops(self) -> None:
         """Reverse the loops with which an axis only falls that the element moves as well.
@@ -199,10 +199,10 @@ class _Rendering:
         backward = [number for number in self.loops if moves.get(number) == {False}]
         for number in backward:
             axis = self.loops[number][1]
-            self.known[Symbol("loop", number)] = axis.extent - 1 - axis.var
+            self.values[Symbol("loop", number)] = axis.extent - 1 - axis.var
         if backward:
             # Quotients were worked out from the loops as they ran before.
-            self.known = {s: v for s, v in self.known.items() if s.kind != "quotient"}
+            self.values = {s: v for s, v in self.values.items() if s.kind != "quotient"}
             for number in self.starts:
                 self.starts[number] = self._start(number)
 
@@ -213,7 +213,7 @@ class _Rendering:
             if symbol.kind == "quotient":
                 below = self._signs(self.solutions.quotients[symbol.number].numerator)
                 signs |= {(s, sign == (coefficient > 0)) for s, sign in below}
-            elif symbol.kind == "loop" or integer_value(self.known[symbol]) is None:
+            elif symbol.kind == "loop" or integer_value(self.values[symbol]) is None:
                 signs.add((symbol, coefficient > 0))
         return signs
 
@@ -229,12 +229,12 @@ class _Rendering:
         return self.analyzer.simplify(total)
 
     def _symbol(self, symbol: Symbol) -> Expr:
-        if symbol not in self.known:
+        if symbol not in self.values:
             assert symbol.kind == "quotient"
             quotient = self.solutions.quotients[symbol.number]
             value = tirx.floordiv(self._value(quotient.numerator), quotient.divisor)
-            self.known[symbol] = self.analyzer.simplify(value)
-        return self.known[symbol]
+            self.values[symbol] = self.analyzer.simplify(value)
+        return self.values[symbol]
 
     def _divisibility(self) -> tuple[list[Expr], list[tuple[Expr, int]]]:
         """The conditions for a solution to exist, and the remainders that are computed."""
@@ -255,8 +255,8 @@ class _Rendering:
         for unknown, form in zip(self.unknowns, self.solutions.unknowns, strict=True):
             values[unknown] = self._value(form)
         for number, loop in enumerate(self.solutions.loops):
-            low = self.known[Symbol("low", loop.unknown)]
-            counter = self.known[Symbol("loop", number)]
+            low = self.values[Symbol("low", loop.unknown)]
+            counter = self.values[Symbol("loop", number)]
             # The same as the solution's form, but without its quotient.
             value = low + self.starts[number] + counter * loop.step
             values[self.unknowns[loop.unknown]] = self.analyzer.simplify(value)

@@ -127,9 +127,9 @@ class LinearSystem:
             self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
             self.unknowns[i] = self._axis_unknown(axis, i)
 
-    def add_index(self, index: Expr, place: Expr) -> None:
+    def add_index(self, index: Expr, position: Expr) -> None:
         """Add the equation that an index is at a place."""
-        self.add_row(self.linear(index), place)
+        self.add_row(self.linear(index), position)
 
     def linear(self, expr: Expr) -> Form:
         """An integer expression as a form.
@@ -223,9 +223,9 @@ class LinearSystem:
         return parameters
 
     def _parameter(self, expr: Expr) -> int:
-        for number, known in enumerate(self.parameters):
+        for number, existing in enumerate(self.parameters):
             # Free variables are not mapped: other variables are other sizes.
-            if tvm_ffi.structural_equal(known, expr, map_free_vars=False):
+            if tvm_ffi.structural_equal(existing, expr, map_free_vars=False):
                 return number
         self.parameters.append(expr)
         return len(self.parameters) - 1
@@ -352,14 +352,14 @@ class LinearSystem:
         return self.is_nonnegative(form) and self.is_nonnegative(below)
 
     def _division(self, dividend: Form, divisor: Form) -> Division:
-        for known in self.divisions:
-            if known.dividend == dividend and known.divisor == divisor:
-                return known
+        for existing in self.divisions:
+            if existing.dividend == dividend and existing.divisor == divisor:
+                return existing
         limits = self.bounds(dividend)
         if limits is None:
             raise NotAffineError(self.expression(dividend, self._names()))
         low, high = (self._bound_quotient(bound, divisor) for bound in limits)
-        axis = min(self.unknowns[u].place for u in polynomial.unknowns_of(dividend))
+        axis = min(self.unknowns[u].axis for u in polynomial.unknowns_of(dividend))
         name = self.unknowns[axis].name
         last = plus(divisor, polynomial.constant(-1))
         number = len(self.unknowns)

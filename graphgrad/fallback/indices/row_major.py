@@ -29,13 +29,15 @@ def raveled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
     return total
 
 
-def unraveled(place: Expr, shape: Sequence[Expr]) -> list[Expr]:
+def unraveled(offset: Expr, shape: Sequence[Expr]) -> list[Expr]:
     """The indices of the element at a place; zeros if the shape has no elements."""
     if any(integer_value(extent) == 0 for extent in shape):
-        return [tirx.const(0, str(place.ty)) for _ in shape]
+        return [tirx.const(0, str(offset.ty)) for _ in shape]
     position: list[Expr] = []
     for i in range(len(shape)):
-        index = tirx.floordiv(place, element_count(shape[i + 1 :])) if i + 1 < len(shape) else place
+        index = (
+            tirx.floordiv(offset, element_count(shape[i + 1 :])) if i + 1 < len(shape) else offset
+        )
         # The first index needs no remainder: places end where the shape does.
         position.append(tirx.floormod(index, shape[i]) if i else index)
     return position

@@ -18,7 +18,7 @@ from tvm_ffi.dataclasses import py_class
 
 from ...errors import ArgumentError
 from ..graph import all_operations, operations, outputs_of
-from ..lift.prim_func import TensorProgram, raised
+from ..lift.prim_func import TensorProgram, lifted
 from ..lowering.prim_func import create_prim_func
 from ..walk import children, identity, postorder
 from .retyped import Retype, Retyping
@@ -125,7 +125,7 @@ def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
     """
     program = kept_expressions(func)
     count = len(func.params)
-    return raised(func, range(count - outputs, count)) if program is None else program
+    return lifted(func, range(count - outputs, count)) if program is None else program
 
 
 def retype_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:

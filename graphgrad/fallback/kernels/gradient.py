@@ -33,7 +33,7 @@ Source = tuple[Literal["input", "output", "cotangent", "shared"], int]
 """A tensor by its number: an input of a call, an output, the cotangent of an output, or what was
 computed for several cotangents."""
 
-Place = tuple[int, int | None]
+SizeSource = tuple[int, int | None]
 """A scalar parameter of a kernel by its number, or the extent of a parameter's axis."""
 
 _SAVED = "graphgrad.saved"
@@ -51,18 +51,18 @@ class Results:
     ----------
     results : list of Tensor
         Of these the shapes and dtypes count.
-    places : dict
+    size_sources : dict
         Where the other kernel has the variables of those shapes, by their identities.
     """
 
     results: list[te.Tensor]
-    places: dict[int, Place]
+    size_sources: dict[int, SizeSource]
 
     def types(self, size: Callable[[int, int | None], Any]) -> list[tuple[list[Any], str]]:
         """The shapes and dtypes of the results, given what is at a place."""
 
         def value_of(var: Any) -> Any:
-            return size(*self.places[identity(var)])
+            return size(*self.size_sources[identity(var)])
 
         def in_caller(extent: Any) -> Any:
             # A product of numbers is no number to Relax.
@@ -88,7 +88,7 @@ class GradientKernel(Results):
 
     func: tirx.PrimFunc
     arguments: list[Source]
-    sizes: list[Place]
+    sizes: list[SizeSource]
 
 
 @dataclass(frozen=True)
@@ -215,9 +215,9 @@ def _before_saving(
     return before if before is not None and len(before.outputs) else None
 
 
-def _saving(func: tirx.PrimFunc, known: Expressions, inputs: int) -> SavingKernel | None:
+def _saving(func: tirx.PrimFunc, expressions: Expressions, inputs: int) -> SavingKernel | None:
     """As `saving_kernel`; the gradient, which is known then, is kept."""
-    program = known.program()
+    program = expressions.program()
     count = len(program.outputs)
     derivation = _Derivation(program, inputs)
     saved = derivation.save()
@@ -225,11 +225,13 @@ def _saving(func: tirx.PrimFunc, known: Expressions, inputs: int) -> SavingKerne
         DERIVED.get(_key(func, None, inputs, count, ()), derivation.kernels)
         return None
     parameters = program.parameters[: len(program.parameters) - count]
-    mark = tirx.IntImm("int64", len(saved), known)
+    mark = tirx.IntImm("int64", len(saved), expressions)
     saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, mark)
     saved_numbers = range(count, count + len(saved))
-    DERIVED.get(_key(saving, known, inputs, count + len(saved), saved_numbers), derivation.kernels)
-    return SavingKernel(saved, derivation.places, saving)
+    DERIVED.get(
+        _key(saving, expressions, inputs, count + len(saved), saved_numbers), derivation.kernels
+    )
+    return SavingKernel(saved, derivation.size_sources, saving)
 
 
 class _Derivation:
@@ -239,13 +241,13 @@ class _Derivation:
     ----------
     outputs : list of Tensor
         What the forward kernel returns.
-    places : dict
+    size_sources : dict
         Where its callers say what its scalars and symbolic extents are.
     """
 
     def __init__(self, program: TensorProgram, inputs: int, constant: Sequence[int] = ()):
         self.outputs = program.outputs
-        self.places = _places(program)
+        self.size_sources = _size_sources(program)
         self._inputs: list[Any] = program.parameters[:inputs]
         self._sources: dict[Key, Source] = {}
         self._alive: list[te.Tensor] = []
@@ -326,27 +328,27 @@ class _Derivation:
         sizes = [var for var in free_variables(*results) if identity(var) not in from_shapes]
         return GradientKernel(
             results,
-            self.places,
+            self.size_sources,
             kernel_of([*read, *sizes], results),
             [self._sources[tensor_key(tensor)] for tensor in read],
-            [self.places[identity(var)] for var in sizes],
+            [self.size_sources[identity(var)] for var in sizes],
         )
 
 
-def _places(program: TensorProgram) -> dict[int, Place]:
+def _size_sources(program: TensorProgram) -> dict[int, SizeSource]:
     """Where the caller of a kernel says what its scalars and symbolic extents are."""
-    places: dict[int, Place] = {}
+    size_sources: dict[int, SizeSource] = {}
     results = iter(program.outputs)
     first_result = len(program.parameters) - len(program.outputs)
     for number, parameter in enumerate(program.parameters):
         tensor = next(results) if number >= first_result else parameter
         if isinstance(tensor, tvm.ir.Var):
-            places.setdefault(identity(tensor), (number, None))
+            size_sources.setdefault(identity(tensor), (number, None))
         elif tensor is not None:
             for axis, extent in enumerate(tensor.shape):
                 if isinstance(extent, tvm.ir.Var):
-                    places.setdefault(identity(extent), (number, axis))
-    return places
+                    size_sources.setdefault(identity(extent), (number, axis))
+    return size_sources
 
 
 def _placeholder(tensor: te.Tensor, name: str) -> te.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import te, tirx
 
-from ..lift.prim_func import raised
+from ..lift.prim_func import lifted
 from .expressions import kernel_of
 
 
@@ -34,7 +34,7 @@ def make_out_of_place(func: tirx.PrimFunc, inplace: Sequence[int]) -> tirx.PrimF
     inputs = len(func.params) - sum(index < 0 for index in inplace)
     behind = iter(range(inputs, len(func.params)))
     results = [index if index >= 0 else next(behind) for index in inplace]
-    program = raised(func, results, [index for index in inplace if index >= 0])
+    program = lifted(func, results, [index for index in inplace if index >= 0])
     parameters = [
         te.placeholder(param.shape, str(param.dtype), name=param.name)
         if parameter is None and not tvm.ir.is_prim_var(param)

@@ -115,9 +115,9 @@ def _before_rounding(tensor: te.Tensor) -> te.Tensor:
     return tensor if _may_be_stored(tensor) else sources(tensor.op)[0]
 
 
-def _read(gradients: Sequence[te.Tensor], given: Sequence[te.Tensor]) -> set[Key]:
+def _read(gradients: Sequence[te.Tensor], available: Sequence[te.Tensor]) -> set[Key]:
     """The tensors that gradients read, directly or by what is not given to them."""
-    order = operations(*gradients, above=given)
+    order = operations(*gradients, above=available)
     read = [*gradients, *(tensor for op in order for tensor in sources(op))]
     return set(map(tensor_key, read))
 

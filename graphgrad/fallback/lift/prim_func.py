@@ -67,7 +67,7 @@ class TensorProgram:
     outputs: list[te.Tensor]
 
 
-def raised(
+def lifted(
     func: tirx.PrimFunc, outputs: Sequence[int], inplace: Sequence[int] = ()
 ) -> TensorProgram:
     """The tensor expressions that a function in destination-passing style computes.
@@ -118,7 +118,7 @@ def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence
             if placeholder is not None:
                 lifter.tensors[identity(param)] = placeholder
         try:
-            lifter.visit(statements, _Place())
+            lifter.visit(statements, _Context())
             return [lifter.held(func.params[number]) for number in outputs]
         except _StateError as error:
             # Nothing was learned, so that another try would end the same way.
@@ -146,7 +146,7 @@ class _StateError(Exception):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Context:
     """Where a statement stands: the loops around it, outermost first, and the conditions."""
 
     loops: tuple[Loop, ...] = ()
@@ -177,16 +177,16 @@ class _Lifter:
         # Identities are keys: a buffer that is gone would leave its own to another one.
         self.alive: list[Any] = []
 
-    def visit(self, statements: Sequence[Statement], place: _Place) -> None:
+    def visit(self, statements: Sequence[Statement], context: _Context) -> None:
         """Take in statements."""
         for statement in statements:
             if isinstance(statement, Loop):
-                self._loop(statement, place)
+                self._loop(statement, context)
             elif isinstance(statement, Branch):
-                inside = replace(place, guards=(*place.guards, statement.guard))
+                inside = replace(context, guards=(*context.guards, statement.guard))
                 self.visit(statement.body, inside)
             else:
-                self._write(statement, place)
+                self._write(statement, context)
 
     def held(self, buffer: Any) -> te.Tensor:
         """The tensor that a buffer holds; zeros where nothing was written yet."""
@@ -202,8 +202,8 @@ class _Lifter:
 
     # Loops
 
-    def _loop(self, loop: Loop, place: _Place) -> None:
-        inside = replace(place, loops=(*place.loops, loop))
+    def _loop(self, loop: Loop, context: _Context) -> None:
+        inside = replace(context, loops=(*context.loops, loop))
         try:
             expansions = self._expansions(loop, inside)
         except RefusedError as error:
@@ -221,7 +221,7 @@ class _Lifter:
         for expansion in expansions:
             self._end(expansion, before, states)
 
-    def _expansions(self, loop: Loop, inner: _Place) -> list[Expansion]:
+    def _expansions(self, loop: Loop, inner: _Context) -> list[Expansion]:
         """The buffers that a loop uses again or hands on."""
         touched: dict[int, list[Access]] = {}
         for access in accesses(loop.body, inner.axes):
@@ -247,8 +247,8 @@ class _Lifter:
         return expansions
 
     def _use(self, loop: Loop, touched: Sequence[Access], buffer: Any) -> int:
-        known = self.uses.get((identity(loop.axis.var), self._origin(buffer)), 0)
-        return known or (_PRIVATE if conflicting(touched, loop) else 0)
+        use = self.uses.get((identity(loop.axis.var), self._origin(buffer)), 0)
+        return use or (_PRIVATE if conflicting(touched, loop) else 0)
 
     def _origin(self, buffer: Any) -> int:
         return self.origins.get(identity(buffer), identity(buffer))
@@ -313,16 +313,16 @@ class _Lifter:
 
     # Writes
 
-    def _write(self, write: Write, place: _Place) -> None:
+    def _write(self, write: Write, context: _Context) -> None:
         """Give the buffers of stores that happen at once their new tensors."""
-        update = Update(write.stores, list(place.axes), list(place.guards), write.in_any_order)
+        update = Update(write.stores, list(context.axes), list(context.guards), write.in_any_order)
         try:
-            for load in loads([*expressions(write), *(guard for guard, _ in place.guards)]):
-                self._check_written(load, place)
+            for load in loads([*expressions(write), *(guard for guard, _ in context.guards)]):
+                self._check_written(load, context)
             results = updated(update, self.held)
         except OrderError as error:
             error.block = write.block
-            raise self._state(error, write, place) from None
+            raise self._state(error, write, context) from None
         except RefusedError as error:
             error.block = error.block or write.block
             raise
@@ -334,34 +334,34 @@ class _Lifter:
             if key in self.private:
                 self.private[key].regions.append((result.element, result.conditions))
 
-    def _state(self, error: OrderError, write: Write, place: _Place) -> Exception:
+    def _state(self, error: OrderError, write: Write, context: _Context) -> Exception:
         """How to go on where the order counts: the outermost such loop is a scan."""
         touched = [
             access
-            for access in accesses(self._alone(write, place), place.axes)
+            for access in accesses(self._alone(write, context), context.axes)
             if access.buffer.same_as(error.buffer)
         ]
-        for loop in place.loops:
+        for loop in context.loops:
             if shares_elements(touched, loop.axis):
                 buffers = [store.buffer for store in write.stores]
                 var = identity(loop.axis.var)
                 return _StateError([(var, self._origin(buffer)) for buffer in buffers], error)
         return error
 
-    def _alone(self, write: Write, place: _Place) -> list[Statement]:
+    def _alone(self, write: Write, context: _Context) -> list[Statement]:
         statements: list[Statement] = [write]
-        for guard in reversed(place.guards):
+        for guard in reversed(context.guards):
             statements = [Branch(guard, statements)]
         return statements
 
-    def _check_written(self, load: Any, place: _Place) -> None:
+    def _check_written(self, load: Any, context: _Context) -> None:
         """Raise if an iteration may read, from its own buffer, what it has not written."""
         private = self.private.get(identity(load.source))
         if private is None:
             return
-        axes = known_ranges(place.axes)
+        axes = known_ranges(context.axes)
         analyzer = analyzer_of(axes)
-        assumptions = [c if way else tirx.Not(c) for c, way in place.guards if not loads([c])]
+        assumptions = [c if way else tirx.Not(c) for c, way in context.guards if not loads([c])]
         # TVM's analysis does not cancel what the low end and the extent of a loop have in common.
         assumptions += [axis.var < analyzer.simplify(axis.low + axis.extent) for axis in axes]
         cases = []
@@ -393,12 +393,12 @@ def _at(condition: Expr, at: Sequence[tuple[Any, Expr]]) -> Expr:
     return tvm_ffi.structural_map(condition, (tvm.ir.Var, value))
 
 
-def _follows(analyzer: Any, given: Sequence[Expr], conditions: Sequence[Expr]) -> bool:
+def _follows(analyzer: Any, assumptions: Sequence[Expr], conditions: Sequence[Expr]) -> bool:
     """Whether conditions hold wherever others do, provably."""
     if loads(conditions):
         return False
     with ExitStack() as scopes:
-        for condition in given:
+        for condition in assumptions:
             scopes.enter_context(analyzer.constraint_scope(condition))
         return all(analyzer.can_prove(condition) for condition in conditions)
 

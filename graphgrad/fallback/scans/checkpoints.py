@@ -210,9 +210,9 @@ def row_of(tensor: te.Tensor, row: Expr) -> te.Tensor:
     return map_stage(tensor.shape[1:], lambda *at: tensor(row, *at), name=f"{tensor.op.name}_row")
 
 
-def _from_time(rows: te.Tensor, whole: te.Tensor, first: Expr | int) -> te.Tensor:
+def _from_time(rows: te.Tensor, state: te.Tensor, first: Expr | int) -> te.Tensor:
     """A state at all times, read off rows of which the first is that of some time."""
-    return map_stage(whole.shape, lambda t, *at: rows(t - first, *at), name=f"{whole.op.name}_at")
+    return map_stage(state.shape, lambda t, *at: rows(t - first, *at), name=f"{state.op.name}_at")
 
 
 def _last(state: te.Tensor, steps: int) -> te.Tensor:

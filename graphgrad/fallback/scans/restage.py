@@ -69,12 +69,12 @@ class Stage(ABC):
         return replace(self, axes=axes, roots=[change(root) for root in self.roots])
 
     @abstractmethod
-    def at(self, place: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
+    def at(self, position: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
         """The stage at a place along some of its dimensions.
 
         Parameters
         ----------
-        place : mapping
+        position : mapping
             From dimensions, which the result does not have, to indices.
         parameters : sequence of Axis
             Loops in whose variables the indices are: the first dimensions of the result.
@@ -144,10 +144,12 @@ class _Compute(Stage):
     def is_view(self) -> bool:
         return len(self.axes) == self.spatial and len(self.roots) == 1 and is_load(self.roots[0])
 
-    def at(self, place: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
-        values = [(self.axes[i].var, like(self.axes[i].var, index)) for i, index in place.items()]
-        kept = [axis for i, axis in enumerate(self.axes) if i not in place]
-        spatial = self.spatial - len(place) + len(parameters)
+    def at(self, position: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
+        values = [
+            (self.axes[i].var, like(self.axes[i].var, index)) for i, index in position.items()
+        ]
+        kept = [axis for i, axis in enumerate(self.axes) if i not in position]
+        spatial = self.spatial - len(position) + len(parameters)
         part = replace(self, axes=[*parameters, *kept], spatial=spatial)
         return part.changed(lambda root: substituted(root, values))
 
@@ -190,10 +192,10 @@ class _Scatter(Stage):
 
     shape: list[Expr]
 
-    def at(self, place: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
+    def at(self, position: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
         part: _Scatter = self
-        for i in sorted(place, reverse=True):
-            part = part._at_index(i, place[i])
+        for i in sorted(position, reverse=True):
+            part = part._at_index(i, position[i])
         # Each value of the parameters has a result of its own.
         first = [axis.var for axis in parameters]
         return replace(

@@ -87,7 +87,7 @@ def step_time(op: Any) -> Axis:
 
 
 def step(
-    op: Any, time: Axis, known: Mapping[Key, te.Tensor]
+    op: Any, time: Axis, replacements: Mapping[Key, te.Tensor]
 ) -> tuple[list[te.Tensor], list[Operation]]:
     """The states that a scan computes at one time, and the stages of that.
 
@@ -96,7 +96,7 @@ def step(
     op : ScanOp
     time : Axis
         The parameter of the result.
-    known : mapping
+    replacements : mapping
         What is to be read instead of its state placeholders and other tensors.
 
     Raises
@@ -106,8 +106,8 @@ def step(
         computes or of a later one; the error names it.
     """
     updates = replace_externs(op)
-    states = [known.get(tensor_key(state), state) for state in op.state_placeholder]
-    slicing = Slicing(scan_body(op, updates), time, known)
+    states = [replacements.get(tensor_key(state), state) for state in op.state_placeholder]
+    slicing = Slicing(scan_body(op, updates), time, replacements)
     rows = slicing.tensors(updates, time.var)
     _check_past(slicing.made, states, time)
     return rows, slicing.made

@@ -39,7 +39,7 @@ from ..walk import (
 )
 from .restage import Stage, like, stage_of
 
-Place = Mapping[int, Expr]
+Position = Mapping[int, Expr]
 """Where a tensor is read along some of its dimensions."""
 
 
@@ -51,10 +51,10 @@ class Slice:
     ----------
     op : Operation
         The stage.
-    place : dict
+    position : dict
         Along which dimensions of it, and where, in terms of the stage that reads it.
     readers : list of Axis
-        Those loops of the stage that reads it that occur in `place`: dimensions of the result.
+        Those loops of the stage that reads it that occur in `position`: dimensions of the result.
     stage : Stage or None
         What it computes; of a scan or a placeholder, None.
     read_by_it : list of Slice
@@ -63,7 +63,7 @@ class Slice:
     """
 
     op: Operation
-    place: dict[int, Expr]
+    position: dict[int, Expr]
     readers: list[Axis] = field(default_factory=list)
     stage: Stage | None = None
     read_by_it: list[Slice] = field(default_factory=list)
@@ -72,12 +72,12 @@ class Slice:
     def read(self, load: Expr) -> Expr:
         """A load of the result for a load of the stage at this place."""
         tensor, indices = loaded(load)
-        others = [index for i, index in enumerate(indices) if i not in self.place]
+        others = [index for i, index in enumerate(indices) if i not in self.position]
         at = [*(axis.var - axis.low for axis in self.readers), *others]
         if self.stage is not None and self.stage.is_view:
             variables = [axis.var for axis in self.stage.axes]
-            places = [like(var, index) for var, index in zip(variables, at, strict=True)]
-            return substituted(self.stage.roots[0], zip(variables, places, strict=True))
+            values = [like(var, index) for var, index in zip(variables, at, strict=True)]
+            return substituted(self.stage.roots[0], zip(variables, values, strict=True))
         return self.outputs[tensor.value_index](*at)
 
 
@@ -91,7 +91,7 @@ class Slicing:
         stage is read as it is.
     parameter : Axis
         Along its range.
-    known : mapping
+    replacements : mapping
         What is to be read instead of some tensors of other stages.
     around : sequence of Axis
         Further parameters, which the range of the parameter and the place may depend on.
@@ -101,12 +101,12 @@ class Slicing:
         self,
         stages: Sequence[Operation],
         parameter: Axis,
-        known: Mapping[Key, te.Tensor],
+        replacements: Mapping[Key, te.Tensor],
         around: Sequence[Axis] = (),
     ):
         self.parameter = parameter
         self.parameters = [*around, parameter]
-        self.known = known
+        self.replacements = replacements
         self.outermost = {identity(op) for op in stages}
         self.made: list[Operation] = []
         """What was made for the results, each stage after those it reads; scans as one stage."""
@@ -129,29 +129,29 @@ class Slicing:
         ArgumentError
             A stage cannot be computed for one place; the error names it.
         """
-        place = {0: self._analyzer([]).simplify(where)}
-        parts = [self._demand(tensor, place, []) for tensor in tensors]
+        position = {0: self._analyzer([]).simplify(where)}
+        parts = [self._demand(tensor, position, []) for tensor in tensors]
         # All that is read is known before anything is built, so that each slice is built once.
         while self.demanded:
             self._put(self.demanded.pop())
         for part in _readers_last(part for part in parts if part is not None):
             self._build(part)
-        return [self._at(tensor, place) for tensor in tensors]
+        return [self._at(tensor, position) for tensor in tensors]
 
-    def _demand(self, tensor: te.Tensor, place: Place, local: Sequence[Axis]) -> Slice | None:
+    def _demand(self, tensor: te.Tensor, position: Position, local: Sequence[Axis]) -> Slice | None:
         """The slice of a tensor at a place, a new one if there is none yet."""
         existing = self.slices.get(identity(tensor.op))
         if existing is None:
             return None
         if isinstance(tensor.op, te.ScanOp):
             # Its own time is no dimension to slice: each of its steps needs those before.
-            place = {i: at for i, at in place.items() if i > 0}
+            position = {i: at for i, at in position.items() if i > 0}
         for part in existing:
-            if _same_place(part.place, place):
+            if _same_position(part.position, position):
                 return part
-        used = {identity(node) for node in postorder(*place.values())}
+        used = {identity(node) for node in postorder(*position.values())}
         existing.append(
-            Slice(tensor.op, dict(place), [a for a in local if identity(a.var) in used])
+            Slice(tensor.op, dict(position), [a for a in local if identity(a.var) in used])
         )
         self.demanded.append(existing[-1])
         return existing[-1]
@@ -167,7 +167,7 @@ class Slicing:
                     f"the scan {op.name} inside another is read at times of the outer one that "
                     "differ by element; give the outer time a dimension of its own"
                 )
-            read = [self._demand(tensor, part.place, []) for tensor in [*op.init, *op.update]]
+            read = [self._demand(tensor, part.position, []) for tensor in [*op.init, *op.update]]
         else:
             part.stage = self._stage(part)
             read = [
@@ -184,33 +184,33 @@ class Slicing:
             (axis.var, like(axis.var, new.var + axis.low))
             for axis, new in zip(part.readers, fresh, strict=True)
         ]
-        place = {i: substituted(index, renamed) for i, index in part.place.items()}
+        position = {i: substituted(index, renamed) for i, index in part.position.items()}
         shape = part.op.output(0).shape
         original = stage_of(part.op)
         if original.as_is:
             # Such a stage takes no conditions: outside of its bounds the nearest place stands in.
-            place = {i: tirx.max(tirx.min(at, shape[i] - 1), 0) for i, at in place.items()}
-        stage = original.at(place, fresh)
+            position = {i: tirx.max(tirx.min(at, shape[i] - 1), 0) for i, at in position.items()}
+        stage = original.at(position, fresh)
         analyzer = self._analyzer(stage.axes)
         if not original.as_is:
-            inside = [c for i, at in place.items() for c in (at >= 0, at < shape[i])]
+            inside = [c for i, at in position.items() for c in (at >= 0, at < shape[i])]
             stage = stage.where([c for c in inside if not _provable(analyzer, c)])
         return stage.changed(lambda root: _simplified(root, analyzer))
 
     def _read(self, load: Expr, local: Sequence[Axis]) -> Slice | None:
         """The slice that a load reads; None if it reads no stage that is sliced."""
         tensor, indices = loaded(load)
-        place = {i: at for i, at in enumerate(indices) if self._depends(at)}
+        position = {i: at for i, at in enumerate(indices) if self._depends(at)}
         loops = {identity(axis.var) for axis in local}
-        fixed = {i: at for i, at in place.items() if not depend([at], loops)}
+        fixed = {i: at for i, at in position.items() if not depend([at], loops)}
         if fixed:
             # A gather within the row is no reason to compute an element anew for each reader.
             # A scan is not computed for some elements of its rows alone.
             if isinstance(tensor.op, te.PlaceholderOp | te.ScanOp):
-                place = {i: at for i, at in fixed.items() if not reads(at)}
+                position = {i: at for i, at in fixed.items() if not reads(at)}
             else:
-                place = {i: at for i, at in place.items() if not reads(at) or i in fixed}
-        return self._demand(tensor, place, local)
+                position = {i: at for i, at in position.items() if not reads(at) or i in fixed}
+        return self._demand(tensor, position, local)
 
     def _depends(self, index: Expr) -> bool:
         return depend([index], {identity(self.parameter.var)})
@@ -244,7 +244,7 @@ class Slicing:
             return self._scan(part)
         if isinstance(part.op, te.PlaceholderOp):
             tensor = part.op.output(0)
-            shape = [extent for i, extent in enumerate(tensor.shape) if i not in part.place]
+            shape = [extent for i, extent in enumerate(tensor.shape) if i not in part.position]
             return [te.placeholder(shape, str(tensor.dtype), name=tensor.op.name)]
         assert part.stage is not None
         return part.stage.built(self.parameters)
@@ -265,43 +265,46 @@ class Slicing:
         """A scan inside the graph, at a place along dimensions other than its own time."""
         op = part.op
         for state in op.state_placeholder:
-            if any(not _same_place(o.place, part.place) for o in self.slices[identity(state.op)]):
+            if any(
+                not _same_position(o.position, part.position)
+                for o in self.slices[identity(state.op)]
+            ):
                 raise ArgumentError(
                     f"the scan {op.name} inside another reads its state {state.op.name} at another "
                     "time of the outer scan than that of what it computes"
                 )
         init, update, states = (
-            [self._at(tensor, part.place) for tensor in tensors]
+            [self._at(tensor, part.position) for tensor in tensors]
             for tensors in (op.init, op.update, op.state_placeholder)
         )
         return outputs_of(rebuild_scan(op, init, update, states))
 
-    def _at(self, tensor: te.Tensor, place: Place) -> te.Tensor:
+    def _at(self, tensor: te.Tensor, position: Position) -> te.Tensor:
         """A tensor at a place: its slice, or part of it if it is not one to be sliced."""
-        part = self._demand(tensor, place, [])
+        part = self._demand(tensor, position, [])
         if part is None:
-            return self._part(self._outside(tensor), place)
+            return self._part(self._outside(tensor), position)
         if not part.outputs:  # a view, or a state that the updates of its scan do not read
             self._finish(part)
         result = part.outputs[tensor.value_index]
-        remaining = {i: at for i, at in place.items() if i not in part.place}
+        remaining = {i: at for i, at in position.items() if i not in part.position}
         return self._part(result, remaining) if remaining else result
 
-    def _part(self, tensor: te.Tensor, place: Place) -> te.Tensor:
+    def _part(self, tensor: te.Tensor, position: Position) -> te.Tensor:
         """A copy of a part of a tensor."""
         dimensions = range(len(tensor.shape))
 
-        def body(*position: Any) -> Expr:
-            others = iter(position)
-            return tensor(*(place[i] if i in place else next(others) for i in dimensions))
+        def body(*at: Any) -> Expr:
+            others = iter(at)
+            return tensor(*(position[i] if i in position else next(others) for i in dimensions))
 
-        kept = tuple(tensor.shape[i] for i in dimensions if i not in place)
+        kept = tuple(tensor.shape[i] for i in dimensions if i not in position)
         part = map_stage(kept, body, name=f"{tensor.op.name}_part")
         self.made.append(part.op)
         return part
 
     def _outside(self, tensor: te.Tensor) -> te.Tensor:
-        return self.known.get(tensor_key(tensor), tensor)
+        return self.replacements.get(tensor_key(tensor), tensor)
 
     def _analyzer(self, axes: Sequence[Axis]) -> Any:
         low = integer_value(self.parameter.low)
@@ -339,7 +342,7 @@ def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:
     return order
 
 
-def _same_place(a: Place, b: Place) -> bool:
+def _same_position(a: Position, b: Position) -> bool:
     return a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
 
 

@@ -58,10 +58,10 @@ class _Step:
     def __init__(self, op: Any, outside: Sequence[te.Tensor]):
         self.time = step_time(op)
         self.states = outputs_of(op)
-        self.given = [*self.states, *sources(op)]
+        self.inputs = [*self.states, *sources(op)]
         replacements = zip(map(tensor_key, op.state_placeholder), self.states, strict=True)
         rows, _ = step(op, self.time, dict(replacements))
-        by_key = {tensor_key(tensor): tensor for tensor in self.given}
+        by_key = {tensor_key(tensor): tensor for tensor in self.inputs}
         stages = postorder(
             *(row.op for row in rows),
             parts=lambda stage: [t.op for t in stage.input_tensors if tensor_key(t) not in by_key],
@@ -69,20 +69,22 @@ class _Step:
         self.before = [row_of(state, self.time.var - 1) for state in self.states]
         self.windows = [window_of(tensor, stages, self.time) for tensor in outside]
         self.read = [window.part() for window in self.windows]
-        self._places = {tensor_key(state): i for i, state in enumerate(self.states)}
+        self._state_numbers = {tensor_key(state): i for i, state in enumerate(self.states)}
         self._outside = {tensor_key(tensor): i for i, tensor in enumerate(outside)}
         self.rows = rewritten(rows, self._narrowed, by_key)
         self.order = self.stages(self.rows)
 
     def stages(self, tensors: Sequence[te.Tensor]) -> list[Operation]:
         """The stages behind some tensors that depend on what the step reads."""
-        order = operations(*tensors, above=self.given)
+        order = operations(*tensors, above=self.inputs)
         return [stage for stage in order if not isinstance(stage, te.PlaceholderOp)]
 
     def _narrowed(self, stage: Operation) -> list[te.Tensor] | None:
         """A stage that reads no more of other tensors than the step does."""
         keys = {tensor_key(tensor) for tensor in sources(stage)}
-        if isinstance(stage, te.ScanOp) or not keys & (self._places.keys() | self._outside.keys()):
+        if isinstance(stage, te.ScanOp) or not keys & (
+            self._state_numbers.keys() | self._outside.keys()
+        ):
             return None
         narrowed = stage_of(stage).changed(lambda root: transformed(root, self._reading))
         return narrowed.built([self.time])
@@ -92,9 +94,9 @@ class _Step:
             return node
         tensor, indices = loaded(node)
         key = tensor_key(tensor)
-        if key in self._places:
+        if key in self._state_numbers:
             assert tvm.sym.Analyzer().can_prove_equal(indices[0], self.time.var - 1)
-            return self.before[self._places[key]](*indices[1:])
+            return self.before[self._state_numbers[key]](*indices[1:])
         if key in self._outside:
             number = self._outside[key]
             return self.windows[number].read(self.read[number], indices)
@@ -128,7 +130,7 @@ class _Backwards:
             self.inits,
             self.updates,
             self.states,
-            inputs=[*self.step.given, *self.heads.values()],
+            inputs=[*self.step.inputs, *self.heads.values()],
             name=f"{self.op.name}_ct",
             tag=STEPWISE,
             attrs=self.op.attrs,
@@ -171,7 +173,7 @@ class _Backwards:
         self, carried: dict[int, te.Tensor], totals: dict[Key, te.Tensor]
     ) -> dict[Key, te.Tensor]:
         """Cotangents with a row for each step."""
-        by_key = {tensor_key(tensor): tensor for tensor in self.step.given}
+        by_key = {tensor_key(tensor): tensor for tensor in self.step.inputs}
         tensors = rewritten(list(totals.values()), separated, by_key)
         stages = self.step.stages(tensors)
         return dict(zip(totals, Stacking(self.step.time).tensors(tensors, stages), strict=True))

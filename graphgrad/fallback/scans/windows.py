@@ -114,13 +114,20 @@ def window(tensor: te.Tensor, stages: Sequence[Operation], time: Axis) -> Window
     reads = [read for op in stages for read in _reads(op, tensor)]
     for dimension, bound in enumerate(tensor.shape):
         moves = [_moving(indices[dimension], axes, time) for indices, axes in reads]
-        known = [move for move in moves if move is not None]
-        if not known or len(known) < len(moves) or len({stride for stride, _, _ in known}) > 1:
+        linear_moves = [move for move in moves if move is not None]
+        if (
+            not linear_moves
+            or len(linear_moves) < len(moves)
+            or len({stride for stride, _, _ in linear_moves}) > 1
+        ):
             continue
-        first, last = min(low for _, low, _ in known), max(high for _, _, high in known)
+        first, last = (
+            min(low for _, low, _ in linear_moves),
+            max(high for _, _, high in linear_moves),
+        )
         # A window as large as the dimension saves nothing.
         if last - first + 1 < (integer_value(bound) or 0):
-            return Window(tensor, time, dimension, known[0][0], first, last - first + 1)
+            return Window(tensor, time, dimension, linear_moves[0][0], first, last - first + 1)
     return Window(tensor, time)
 
 

@@ -89,7 +89,8 @@ class EarlyBuilds:
         trace: TracebackType | None,
     ) -> None:
         if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+            # Where something was raised, such as Ctrl-C, builds that have begun end unseen.
+            self._threads.shutdown(wait=kind is None, cancel_futures=True)
 
     def offer(self, name: str, kernel: tirx.PrimFunc) -> None:
         """Have a kernel built, as soon as enough large kernels have been offered for a module.

@@ -24,6 +24,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ...ir.visits import nodes_in, visit_nodes
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
+from .library import LinkedExecutable
 from .thread_pool import at_once
 
 Kernels: TypeAlias = dict[Any, tirx.PrimFunc]
@@ -84,7 +85,9 @@ def compile_kernels(
     piece_limit = _count(mod, kernels, int(target.attrs.get("num-cores", 1)))
     if piece_limit < 2:
         no_passes = tvm.transform.Sequential([])
-        return tvm.compile(mod, target, relax_pipeline=no_passes, tir_pipeline=PIPELINE)
+        return LinkedExecutable.of(
+            tvm.compile(mod, target, relax_pipeline=no_passes, tir_pipeline=PIPELINE)
+        )
     early_builds = early(kernels) if early is not None else {}
     remaining = {
         variable: kernel for variable, kernel in kernels.items() if variable not in early_builds
@@ -107,7 +110,7 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
 register_tir_pipeline(PIPELINE, _tir_pipeline)
 
 
-class _PiecewiseExecutable(vm_build.VMExecutable):
+class _PiecewiseExecutable(LinkedExecutable):
     """An executable whose LLVM modules become machine code in parallel, when it is first loaded.
 
     Not before, because one that is only exported, maybe for another processor, is never loaded.

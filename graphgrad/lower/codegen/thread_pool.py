@@ -25,14 +25,19 @@ def at_once(
 ) -> list[_Result]:
     """The results for all items, computed by a thread each; raise the first error.
 
-    With `most`, there are no more threads than that, which take the items in order.
+    With `most`, there are no more threads than that, which take the items in order. An error, or
+    Ctrl-C, waits for no other thread: what has not begun is canceled, what has begun ends unseen.
     """
     if not items:
         return []
-    with ThreadPoolExecutor(min(len(items), most or len(items))) as threads:
+    threads = ThreadPoolExecutor(min(len(items), most or len(items)))
+    try:
         with stack_for_llvm():  # threads are started by `submit`
             pending = [threads.submit(work, item) for item in items]
         return [task.result() for task in pending]
+    finally:
+        # LLVM cannot be stopped. Where all has gone well, nothing is left to cancel.
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from tvm import tirx
 from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.pads import Border, border_of
-from .buffer_views import Places, block_of, replace_nests, restated
+from .buffer_views import IndexMap, block_of, replace_nests, restated
 from .contraction import blocks_of
 
 
 def borders_of(
-    found: Sequence[Stage], internal: Sequence[Any], blocks: Mapping[str, Any]
+    kernel_stages: Sequence[Stage], internal: Sequence[Any], blocks: Mapping[str, Any]
 ) -> dict[Any, Border]:
     """Return, by buffer, what each of the kernel's padded copies is a copy of.
 
@@ -27,7 +27,7 @@ def borders_of(
 
     Parameters
     ----------
-    found : sequence of Stage
+    kernel_stages : sequence of Stage
         All stages of the kernel, in order.
     internal : sequence of Buffer
         The buffers that the kernel allocates. All others are arguments, which the caller reads.
@@ -35,13 +35,13 @@ def borders_of(
         The blocks (SBlockRealize) of the kernel, by name.
     """
     borders = {}
-    for position, stage in enumerate(found):
+    for position, stage in enumerate(kernel_stages):
         written = stage.stores[0].buffer
         # A copy that is stored to an argument has to be made anyway: the caller reads it.
         if len(stage.stores) > 1 or not is_among(written, internal):
             continue
         border = border_of(stage, blocks[stage.name])
-        if border is not None and not _is_stored(border.source, found[position + 1 :]):
+        if border is not None and not _is_stored(border.source, kernel_stages[position + 1 :]):
             borders[written] = border
     return borders
 
@@ -87,7 +87,7 @@ def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return replace_nests(func, nests, internal) if changed else func
 
 
-def _moved(border: Border) -> Places:
+def _moved(border: Border) -> IndexMap:
     """The map from indices in a padded copy to those in the tensor inside of the border."""
 
     def to_source(indices: Sequence[Any]) -> list[Any]:

@@ -23,7 +23,7 @@ from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import Load, is_conditional, loop_nest, static, substitute_values
 from ...ir.loops import over_axes
 
-Places = Callable[[Sequence[Any]], list[Any]]
+IndexMap = Callable[[Sequence[Any]], list[Any]]
 """Maps the indices of an element to the indices of the same element in another buffer."""
 
 
@@ -33,25 +33,25 @@ class BufferView:
 
     Attributes
     ----------
-    own : Buffer
-        The stand-in, which is accessed while the kernel is scheduled.
-    whole : Buffer
-        The real buffer, which is accessed afterwards.
-    places : function
-        From indices of `own` to those of `whole`. It is monotone: where an index grows, no result
+    buffer : Buffer
+        What is accessed while the kernel is scheduled.
+    base : Buffer
+        The real buffer, which is accessed afterwards (NumPy: the base of a view).
+    to_base : function
+        From indices of `buffer` to those of `base`. It is monotone: where an index grows, no result
         falls.
     """
 
-    own: Any
-    whole: Any
-    places: Places
+    buffer: Any
+    base: Any
+    to_base: IndexMap
 
     def keeps_addresses(self) -> bool:
-        """Whether each element of `own` has the same offset as its element of `whole`."""
-        indices = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.own.shape]
-        own_address = _address(self.own, indices)
-        whole_address = _address(self.whole, self.places(indices))
-        return bool(tvm.sym.Analyzer().can_prove_equal(own_address, whole_address))
+        """Whether each element of `buffer` has the same offset as its element of `base`."""
+        indices = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.buffer.shape]
+        address = _address(self.buffer, indices)
+        base_address = _address(self.base, self.to_base(indices))
+        return bool(tvm.sym.Analyzer().can_prove_equal(address, base_address))
 
 
 def _address(buffer: Any, indices: Sequence[Any]) -> Any:
@@ -62,18 +62,18 @@ def _address(buffer: Any, indices: Sequence[Any]) -> Any:
     return address
 
 
-def joined(body: Any, stand_ins: Sequence[BufferView]) -> Any:
+def joined(body: Any, views: Sequence[BufferView]) -> Any:
     """A scheduled kernel's body in which all accesses are of the real buffers.
 
     Parameters
     ----------
     body : Stmt
-    stand_ins : sequence of BufferView
-        The `whole` of one may be the `own` of another that comes before it.
+    views : sequence of BufferView
+        The `base` of one may be the `buffer` of another that comes before it.
     """
     # Backwards, because a view may stand for an earlier view.
-    for stand_in in reversed(stand_ins):
-        body = _merge_view(body, stand_in)
+    for view in reversed(views):
+        body = _merge_view(body, view)
     return body
 
 
@@ -81,7 +81,7 @@ def restated(
     block: SBlock,
     axes: Sequence[tuple[Any, Range, int]],
     values: Mapping[Any, Any],
-    moved: Mapping[Any, tuple[Any, Places]],
+    moved: Mapping[Any, tuple[Any, IndexMap]],
     name: str,
 ) -> Any:
     """A loop nest that computes what a block does, over other axes.
@@ -127,7 +127,7 @@ def block_of(nest: Any) -> SBlock:
 
 
 def _simplified(
-    statement: Any, moved: Mapping[Any, tuple[Any, Places]], analyzer: tvm.sym.Analyzer
+    statement: Any, moved: Mapping[Any, tuple[Any, IndexMap]], analyzer: tvm.sym.Analyzer
 ) -> Any:
     """A statement with buffers moved, indices simplified and choices of known outcome resolved.
 
@@ -144,8 +144,8 @@ def _simplified(
         simplified = [analyzer.simplify(index) for index in indices]
         if buffer not in moved:
             return buffer, simplified
-        target, places = moved[buffer]
-        return target, [analyzer.simplify(index) for index in places(simplified)]
+        target, index_map = moved[buffer]
+        return target, [analyzer.simplify(index) for index in index_map(simplified)]
 
     def load(node: Any) -> Any:
         return tirx.BufferLoad(*moved_access(node.source, node.indices))
@@ -158,41 +158,43 @@ def _simplified(
     return tvm_ffi.structural_map(statement, changes)
 
 
-def _merge_view(body: Any, stand_in: BufferView) -> Any:
+def _merge_view(body: Any, view: BufferView) -> Any:
     """A body in which accesses of one view are of its real buffer, and it is not allocated."""
-    own, whole = stand_in.own, stand_in.whole
+    view_buffer, base = view.buffer, view.base
 
     def store(node: Any) -> Any:
-        if not node.buffer.same_as(own):
+        if not node.buffer.same_as(view_buffer):
             return node
-        return tirx.BufferStore(whole, node.value, stand_in.places(node.indices))
+        return tirx.BufferStore(base, node.value, view.to_base(node.indices))
 
     def load(node: Any) -> Any:
-        if not node.source.same_as(own):
+        if not node.source.same_as(view_buffer):
             return node
-        return tirx.BufferLoad(whole, stand_in.places(node.indices))
+        return tirx.BufferLoad(base, view.to_base(node.indices))
 
     def block(node: Any) -> Any:
         return replace_block(
             node,
-            reads=[_region(region, stand_in) for region in node.reads],
-            writes=[_region(region, stand_in) for region in node.writes],
-            alloc_buffers=[buffer for buffer in node.alloc_buffers if not buffer.same_as(own)],
+            reads=[_region(region, view) for region in node.reads],
+            writes=[_region(region, view) for region in node.writes],
+            alloc_buffers=[
+                buffer for buffer in node.alloc_buffers if not buffer.same_as(view_buffer)
+            ],
         )
 
     changes = [(tirx.BufferStore, store), (Load, load), (SBlock, block)]
     return tvm_ffi.structural_map(body, changes)
 
 
-def _region(region: Any, stand_in: BufferView) -> Any:
+def _region(region: Any, view: BufferView) -> Any:
     """A region that a block reads or writes, in the real buffer."""
-    if not region.source.same_as(stand_in.own):
+    if not region.source.same_as(view.buffer):
         return region
     # The indices are monotone, so the first and the last element bound the region.
-    first = stand_in.places([axis.min for axis in region.region])
-    last = stand_in.places([axis.min + axis.extent - 1 for axis in region.region])
+    first = view.to_base([axis.min for axis in region.region])
+    last = view.to_base([axis.min + axis.extent - 1 for axis in region.region])
     ranges = [Range.from_min_extent(a, b - a + 1) for a, b in zip(first, last, strict=True)]
-    return tvm.ir.TensorRegion(stand_in.whole, ranges, region.ty)
+    return tvm.ir.TensorRegion(view.base, ranges, region.ty)
 
 
 def _buffers(store: Any) -> dict[Any, Any]:

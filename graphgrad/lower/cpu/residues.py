@@ -33,7 +33,7 @@ from ...ir.kernel_structure import (
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
-from .buffer_views import BufferView, Places, block_of, replace_nests, restated
+from .buffer_views import BufferView, IndexMap, block_of, replace_nests, restated
 
 _MAX_PARTS = 16
 """The most parts of a tensor: each is a loop nest of its own to compile."""
@@ -64,7 +64,7 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]
         nests += [part_nest for _, part_nest in views_and_nests] or [nest]
     if not parts:
         return func, []
-    return replace_nests(func, nests, [*internal, *(part.own for part in parts)]), parts
+    return replace_nests(func, nests, [*internal, *(part.buffer for part in parts)]), parts
 
 
 def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
@@ -124,14 +124,14 @@ def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any
         # A dimension shorter than its modulus has no elements of the last remainders.
         if any(static(dom.extent) == 0 for _, dom, _ in axes):
             continue
-        whole = block.body.buffer
+        base = block.body.buffer
         part_buffer = tirx.decl_buffer(
-            [dom.extent for _, dom, _ in axes], whole.dtype, f"{whole.name}_part"
+            [dom.extent for _, dom, _ in axes], base.dtype, f"{base.name}_part"
         )
         name = f"{block.name_hint}_{''.join(map(str, digits))}"
         quotients_of = _quotients_of(moduli)
-        nest = restated(block, axes, values, {whole: (part_buffer, quotients_of)}, name)
-        views_and_nests.append((BufferView(part_buffer, whole, _positions(moduli, digits)), nest))
+        nest = restated(block, axes, values, {base: (part_buffer, quotients_of)}, name)
+        views_and_nests.append((BufferView(part_buffer, base, _positions(moduli, digits)), nest))
     return views_and_nests
 
 
@@ -143,7 +143,7 @@ def _quotients(dom: Range, modulus: int, digit: int) -> Range:
     return Range.from_min_extent(dom.min, tirx.const(count, str(dom.extent.ty.dtype)))
 
 
-def _quotients_of(moduli: tuple[int, ...]) -> Places:
+def _quotients_of(moduli: tuple[int, ...]) -> IndexMap:
     """The map from indices in the whole tensor to those in the part of their residue class."""
 
     def to_part(indices: Sequence[Any]) -> list[Any]:
@@ -155,7 +155,7 @@ def _quotients_of(moduli: tuple[int, ...]) -> Places:
     return to_part
 
 
-def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> Places:
+def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> IndexMap:
     """The map from indices in the part with given remainders to those in the whole tensor."""
 
     def to_whole(indices: Sequence[Any]) -> list[Any]:

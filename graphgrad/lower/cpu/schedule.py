@@ -9,7 +9,7 @@ does, then buffer views are joined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tvm
@@ -19,15 +19,17 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
 from ...fallback.lowering.wide_floats import widen_bfloat16
-from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
+from ...ir.kernel_rewrite import replace_statements
+from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, Pipeline, compiler_pass
 from ...ir.visits import nodes_in
+from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
-from .contraction import blocks_of, nest_of, pays, replace_stages, unread
+from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .group_vectors import vectorize_groups
 from .map import schedule_map
 from .permutation import nest_of as permutation_nest_of
@@ -107,12 +109,12 @@ def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.Pr
     try:
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch)
-        sch, stand_ins = _split_stages(sch)
-        body = _schedule_stages(sch, unit, winograd, stand_ins)
+        sch, views = _split_stages(sch)
+        body = _schedule_stages(sch, unit, winograd, views)
     except (ScheduleError, tvm.error.InternalError):
         # What TVM's primitives refuse, or fail at, runs as it was built.
         return func
-    return _widen_bindings(func.with_body(joined(body, stand_ins)))
+    return _widen_bindings(func.with_body(joined(body, views)))
 
 
 def _join_siblings(sch: Schedule) -> Schedule:
@@ -152,14 +154,18 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 
 
 def _schedule_stages(
-    sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[BufferView]
+    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView]
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
     kernel_stages, blocks = stages(func) or [], blocks_of(func.body)
+    for stage in kernel_stages:
+        if not stage.axes:
+            # TVM cannot split a reduction into parts beside a block that is in no loop.
+            sch.add_unit_loop(sch.get_sblock(stage.name))
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(kernel_stages, internal, blocks)
-    chain = _chain(kernel_stages, blocks, internal, unit, stand_ins)
+    chain = _chain(kernel_stages, blocks, internal, unit, views)
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
@@ -184,13 +190,24 @@ def _schedule_stages(
             nest_epilogues += epilogues
     # Padded copies whose readers now read the original are replaced by nothing.
     nests.update(dict.fromkeys(unread(kernel_stages, nests, borders)))
-    root = replace_stages(sch.mod["main"].body, nests, nest_epilogues)
+    # The nests of contractions add up in their own way.
+    left = {*nests, *(stage.name for stage in kernel_stages if chain and chain.has(stage.name))}
+    root = replace_stages(_sum_in_blocks(sch.mod["main"].body, left), nests, nest_epilogues)
     if chain is None:
         return root
     # Only buffers whose layout is final may be read beyond the end of an axis.
-    flexible = [*chain.local, *(view.own for view in stand_ins if view.keeps_addresses())]
+    flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
     rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
-    return insert_chain(root, chain, emit(chain, unit, rigid))
+    return insert_chain(root, chain, sum_in_blocks(emit(chain, unit, rigid)))
+
+
+def _sum_in_blocks(root: Any, left: Collection[str]) -> Any:
+    """A kernel's root block with long sums in blocks, but in stages of the names in `left`."""
+    body = [
+        statement if stage_name(statement) in left else sum_in_blocks(statement)
+        for statement in statements_of(root.block.body)
+    ]
+    return replace_statements(root, body, root.block.alloc_buffers)
 
 
 def _chain(
@@ -198,7 +215,7 @@ def _chain(
     blocks: dict[str, Any],
     internal: list[Any],
     unit: VectorUnit,
-    stand_ins: Sequence[BufferView],
+    views: Sequence[BufferView],
 ) -> Chain | None:
     """The chain of rows of a kernel; None if it has none.
 
@@ -206,10 +223,12 @@ def _chain(
     proof of a chain would not see: then there is no chain. And what is stored to a view may be
     stored for the caller: so views do not count as internal.
     """
-    real, views = [view.whole for view in stand_ins], [view.own for view in stand_ins]
-    if any(is_among(buffer_of(load), real) for stage in kernel_stages for load in stage.loads):
+    bases, view_buffers = [view.base for view in views], [view.buffer for view in views]
+    if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
         return None
-    return chain_of(kernel_stages, blocks, [b for b in internal if not is_among(b, views)], unit)
+    return chain_of(
+        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit
+    )
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:

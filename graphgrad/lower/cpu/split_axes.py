@@ -21,7 +21,7 @@ from tvm.s_tir import SBlock
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, static
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
-from .buffer_views import BufferView, Places, block_of, replace_nests, restated
+from .buffer_views import BufferView, IndexMap, block_of, replace_nests, restated
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
     kernel_stages = stages(func) or []
     nests = statements_of(func.body.block.body)
     internal = list(func.body.block.alloc_buffers)
-    stand_ins: list[BufferView] = []
+    views: list[BufferView] = []
     for position, stage in enumerate(kernel_stages):
         block = block_of(nests[position])
         split = _split(stage, block)
@@ -101,11 +101,11 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
             nests[readers[0]] = _split_nest(reader, split, moved)
             internal = [buffer for buffer in internal if not buffer.same_as(written)]
             internal += [split_buffer, split_result]
-            stand_ins.append(BufferView(split_result, result, split.together))
+            views.append(BufferView(split_result, result, split.together))
         else:
             internal.append(split_buffer)
-            stand_ins.append(BufferView(split_buffer, written, split.together))
-    return (replace_nests(func, nests, internal), stand_ins) if stand_ins else (func, [])
+            views.append(BufferView(split_buffer, written, split.together))
+    return (replace_nests(func, nests, internal), views) if views else (func, [])
 
 
 def _split(stage: Stage, block: SBlock) -> _Split | None:
@@ -168,7 +168,7 @@ def _is_whole(block: SBlock, position: int) -> bool:
     )
 
 
-def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
+def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, IndexMap]]) -> Any:
     """The nest of a block in which the axis that stores along the split dimension is two axes."""
     split_index = block.body.indices[split.position]
     axes, values = [], {}

@@ -113,10 +113,10 @@ def _extremum(stage: Stage, block: SBlock) -> Accumulation | None:
 
 def _buffer_of_parts(accumulation: Accumulation, cut: _Cut) -> Any:
     """A buffer for the results of all parts, with the part as the first dimension."""
-    whole = accumulation.store.buffer
+    result = accumulation.store.buffer
     dtype = str(cut.axis.var.ty.dtype)
-    shape = [tirx.const(cut.parts, dtype), *whole.shape]
-    return tirx.decl_buffer(shape, whole.dtype, f"{whole.name}_of_parts")
+    shape = [tirx.const(cut.parts, dtype), *result.shape]
+    return tirx.decl_buffer(shape, result.dtype, f"{result.name}_of_parts")
 
 
 def _parts(stage: Stage, block: SBlock, cut: _Cut, parts_buffer: Any) -> Any:

@@ -285,9 +285,9 @@ def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
     """eʳ and the integer n, with eˣ = 2ⁿ eʳ."""
     # Adding and subtracting the shift rounds to the nearest integer, without a call.
     shifted = keep(x * _float(_LOG2_E) + _float(_SHIFT))
-    whole = keep(shifted - _float(_SHIFT))
-    r = keep(x - whole * _float(_LN2_HIGH))
-    r = keep(r - whole * _float(_LN2_LOW))
+    exponent = keep(shifted - _float(_SHIFT))
+    r = keep(x - exponent * _float(_LN2_HIGH))
+    r = keep(r - exponent * _float(_LN2_LOW))
     power = keep(keep.polynomial(_EXP, r) * (r * r) + r + _float(1))
     return power, keep(tirx.reinterpret("int32", shifted) - _int(_SHIFT_BITS))
 
@@ -310,11 +310,11 @@ def _log(keep: _Values, x: Any) -> Any:
     # Counted from the bits of √½, so that the remaining factor m lies around 1.
     n = keep((bits - _int(_ROOT_HALF_BITS)) >> _int(23))
     f = keep(tirx.reinterpret("float32", bits - (n << _int(23))) - _float(1))
-    whole = keep(n.astype("float32") - tirx.Select(is_subnormal, _float(23), _float(0)))
+    exponent = keep(n.astype("float32") - tirx.Select(is_subnormal, _float(23), _float(0)))
     square = keep(f * f)
-    correction = keep(keep.polynomial(_LOG, f) * (square * f) + whole * _float(_LN2_LOW))
+    correction = keep(keep.polynomial(_LOG, f) * (square * f) + exponent * _float(_LN2_LOW))
     correction = keep(correction - square * _float(0.5))
-    value = keep(whole * _float(_LN2_HIGH) + (f + correction))
+    value = keep(exponent * _float(_LN2_HIGH) + (f + correction))
     infinity = _float(math.inf)
     not_positive = tirx.Select(tirx.EQ(x, _float(0)), -infinity, _float(math.nan))
     return tirx.Select(x > _float(0), tirx.Select(x < infinity, value, infinity), not_positive)

@@ -23,6 +23,7 @@ import tvm
 import tvm_ffi
 
 from ...errors import LoweringError
+from ...runtime.files import free_space
 
 _CALLBACK = "tvm_callback_cuda_compile"
 """The function that TVM's runtime asks for machine code wherever it meets CUDA source."""
@@ -129,16 +130,19 @@ def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
         nvcc, "--fatbin", "-O3", "-gencode", f"arch={virtual},code={code}",
         *_OPTIONS, "-o", "kernels.fatbin", _SOURCE_NAME,
     ]  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, _SOURCE_NAME).write_text(source, "utf-8")
-        try:
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            Path(folder, _SOURCE_NAME).write_text(source, "utf-8")
             result = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=folder
             )
-        except OSError as error:
-            raise LoweringError(f"{nvcc} does not run: {error}; {_INSTALL_HINT}") from error
-        if result.returncode == 0:
-            return Path(folder, "kernels.fatbin").read_bytes()
+            if result.returncode == 0:
+                return Path(folder, "kernels.fatbin").read_bytes()
+    except OSError as error:
+        raise LoweringError(
+            f"{nvcc} does not run, or its files cannot be written: {error}; "
+            f"{free_space(Path(tempfile.gettempdir()))}; {_INSTALL_HINT}"
+        ) from error
     messages = result.stderr or result.stdout
     if "Unsupported gpu architecture" in messages:
         architectures = subprocess.run(

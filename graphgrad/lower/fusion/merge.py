@@ -67,10 +67,10 @@ def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
     map_nest = rename_blocks(second.body.block.body, {stage.name for stage in producer_stages})
     root = first.body.block
     internal = [*root.alloc_buffers, handed_over]
-    whole = substitute_values(
+    body = substitute_values(
         block("root", *statements_of(root.body), map_nest, buffers=internal), replaced_buffers
     )
-    kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
+    kernel = tirx.PrimFunc([*params, *results], body, attrs=first.attrs)
     # Whether a schedule will take the map as an epilogue shows only in the whole kernel.
     return Part(kernel, arguments) if _hands_over(kernel, handed_over) else None
 

@@ -181,12 +181,12 @@ class _SiblingFusion:
             self._reduction(second.args[0]),
         )
         assert first_reduction is not None and second_reduction is not None
-        whole = side_by_side(
+        joined = side_by_side(
             Part(first_reduction[0], arguments_of(first)),
             Part(second_reduction[0], arguments_of(second)),
         )
-        reductions = [stage for stage in stages(whole.kernel) or [] if stage.reduced]
-        return (whole.kernel if are_siblings(*reductions) else None), whole.arguments
+        reductions = [stage for stage in stages(joined.kernel) or [] if stage.reduced]
+        return (joined.kernel if are_siblings(*reductions) else None), joined.arguments
 
     def _named(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
         """The variable of a kernel; kernels that are equal share one.

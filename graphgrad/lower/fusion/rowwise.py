@@ -192,7 +192,7 @@ class _Kernels:
             return None
         # Results that only the second call reads become buffers inside the kernel.
         is_kept = [is_needed(result) for result in first.results]
-        whole = side_by_side(
+        joined = side_by_side(
             Part(first_kernel, first.arguments),
             Part(second_kernel, second.arguments),
             first.results,
@@ -201,11 +201,11 @@ class _Kernels:
         results = [
             r for r, stays in zip(first.results, is_kept, strict=True) if stays
         ] + second.results
-        if len(results) > _MAX_RESULTS or not self._is_chain(whole.kernel):
+        if len(results) > _MAX_RESULTS or not self._is_chain(joined.kernel):
             return None
         self.replaced += [first.kernel, second.kernel]
-        name = self._named(whole.kernel, first.kernel, second.kernel)
-        return _Call(name, whole.arguments, results, second.span)
+        name = self._named(joined.kernel, first.kernel, second.kernel)
+        return _Call(name, joined.arguments, results, second.span)
 
     def bindings(self, call: _Call) -> list[Any]:
         """The bindings of a call that was made of several."""

@@ -14,13 +14,13 @@ from .merge import Part
 
 
 def side_by_side(
-    one: Part, other: Part, results: Sequence[Any] = (), kept: Sequence[bool] | None = None
+    first: Part, second: Part, results: Sequence[Any] = (), kept: Sequence[bool] | None = None
 ) -> Part:
     """The kernel that does what two kernels made of stages do, and what it is called with.
 
     Parameters
     ----------
-    one, other : Part
+    first, second : Part
     results : sequence of Var
         The variables of the first kernel's results, in order, if the second may read some of them.
     kept : sequence of bool, optional
@@ -34,16 +34,16 @@ def side_by_side(
         the second.
     """
     # The two may be one function, called twice: the second gets variables of its own.
-    first, second = one.kernel, renew_defs(other.kernel)
-    count = len(one.arguments)
-    arguments, params = list(one.arguments), list(first.params[:count])
-    result_params = list(first.params[count:])
+    first_kernel, second_kernel = first.kernel, renew_defs(second.kernel)
+    count = len(first.arguments)
+    arguments, params = list(first.arguments), list(first_kernel.params[:count])
+    result_params = list(first_kernel.params[count:])
     params_of_values = [
         *zip(arguments, params, strict=True),
         *zip(results, result_params, strict=False),
     ]
     replaced_params: dict[Any, Any] = {}
-    for argument, param in zip(other.arguments, second.params, strict=False):
+    for argument, param in zip(second.arguments, second_kernel.params, strict=False):
         shared_param = next((p for value, p in params_of_values if value.same_as(argument)), None)
         if shared_param is not None:  # no two parameters may be one buffer
             replaced_params[param] = shared_param
@@ -57,17 +57,19 @@ def side_by_side(
         for p, stays in zip(result_params, is_kept, strict=True)
         if not stays
     }
-    body = substitute_values(second.body, replaced_params)
-    used_names = {stage.name for stage in stages(first) or []}
+    body = substitute_values(second_kernel.body, replaced_params)
+    used_names = {stage.name for stage in stages(first_kernel) or []}
     statements = [
-        *statements_of(first.body.block.body),
+        *statements_of(first_kernel.body.block.body),
         *(rename_blocks(statement, used_names) for statement in statements_of(body.block.body)),
     ]
-    buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
-    whole = substitute_values(replace_statements(first.body, statements, buffers), inner_buffers)
-    all_buffers = [*whole.block.alloc_buffers, *inner_buffers.values()]
-    whole = replace_statements(whole, statements_of(whole.block.body), all_buffers)
+    buffers = [*first_kernel.body.block.alloc_buffers, *body.block.alloc_buffers]
+    joined = substitute_values(
+        replace_statements(first_kernel.body, statements, buffers), inner_buffers
+    )
+    all_buffers = [*joined.block.alloc_buffers, *inner_buffers.values()]
+    joined = replace_statements(joined, statements_of(joined.block.body), all_buffers)
     # Results come last, as `Part` has it.
     params += [p for p in result_params if p not in inner_buffers]
-    params += second.params[len(other.arguments) :]
-    return Part(tirx.PrimFunc(params, whole, attrs=first.attrs), arguments)
+    params += second_kernel.params[len(second.arguments) :]
+    return Part(tirx.PrimFunc(params, joined, attrs=first_kernel.attrs), arguments)

@@ -41,20 +41,22 @@ class Epilogue:
     along: dict[Any, Axis]
 
 
-def epilogues_of(stage: Stage, found: Sequence[Stage], internal: Sequence[Any]) -> list[Epilogue]:
+def epilogues_of(
+    stage: Stage, kernel_stages: Sequence[Stage], internal: Sequence[Any]
+) -> list[Epilogue]:
     """The epilogues of a reduction: one at most for each of its results.
 
     Parameters
     ----------
     stage : Stage
-    found : sequence of Stage
+    kernel_stages : sequence of Stage
         All stages of the kernel, in order.
     internal : sequence of Buffer
         The buffers inside the kernel: any other that is stored is a result, which the caller reads.
     """
     if not stage.reduced:
         return []
-    epilogues = [_epilogue(stage, store, found, internal) for store in stage.stores]
+    epilogues = [_epilogue(stage, store, kernel_stages, internal) for store in stage.stores]
     return [epilogue for epilogue in epilogues if epilogue is not None]
 
 

@@ -99,12 +99,14 @@ def may_join(stage: Stage) -> bool:
     )
 
 
-def are_siblings(one: Stage, other: Stage) -> bool:
+def are_siblings(first: Stage, second: Stage) -> bool:
     """Whether two reductions have the same loops, and read a tensor together."""
-    loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (one, other)]
+    loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (first, second)]
     are_static = all(extent is not None for extent, _ in loops[0])
-    share_input = any(is_among(buffer_of(load), map(buffer_of, other.loads)) for load in one.loads)
-    fit_registers = len(one.stores) + len(other.stores) <= _MOST
+    share_input = any(
+        is_among(buffer_of(load), map(buffer_of, second.loads)) for load in first.loads
+    )
+    fit_registers = len(first.stores) + len(second.stores) <= _MOST
     return are_static and loops[0] == loops[1] and share_input and fit_registers
 
 

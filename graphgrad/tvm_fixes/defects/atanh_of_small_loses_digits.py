@@ -26,5 +26,5 @@ DEFECT = Defect(
         "float32."
     ),
     expected="x there, to the last digit.",
-    mended_by=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.legalize.elementwise",),
 )

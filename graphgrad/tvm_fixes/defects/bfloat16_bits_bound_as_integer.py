@@ -32,7 +32,7 @@ DEFECT = Defect(
         "number: (16256)² for 1."
     ),
     expected="1 and 9.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.lowering.wide_floats",
         "graphgrad.lower.cpu.vector_math",
     ),

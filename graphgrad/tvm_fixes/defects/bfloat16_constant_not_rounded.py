@@ -24,5 +24,5 @@ DEFECT = Defect(
         "the float32 0.1."
     ),
     expected="True.",
-    mended_by=("graphgrad.fallback.lowering.wide_floats",),
+    worked_around_in=("graphgrad.fallback.lowering.wide_floats",),
 )

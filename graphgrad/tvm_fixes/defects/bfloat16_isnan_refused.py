@@ -17,7 +17,7 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Data type bfloat16 not supported for isnan op`.",
     expected="Whether the number is NaN, as for float16.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.pool",
         "graphgrad.ops.order",
     ),

@@ -22,5 +22,5 @@ DEFECT = Defect(
         "dtype is bfloat16`."
     ),
     expected="It is computed in float32, as sums are.",
-    mended_by=("graphgrad.fallback.lowering.wide_floats",),
+    worked_around_in=("graphgrad.fallback.lowering.wide_floats",),
 )

@@ -19,5 +19,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens='`x.astype("bfloat16").astype("float32")` of 1.001 is 1.001.',
     expected="1, the nearest bfloat16.",
-    mended_by=("graphgrad.fallback.lowering.wide_floats",),
+    worked_around_in=("graphgrad.fallback.lowering.wide_floats",),
 )

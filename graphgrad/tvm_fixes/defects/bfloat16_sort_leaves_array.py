@@ -27,5 +27,5 @@ DEFECT = Defect(
     ),
     expected="They are sorted, or refused as int8 is.",
     crashes=True,
-    mended_by=("graphgrad.fallback.lowering.wide_arrays",),
+    worked_around_in=("graphgrad.fallback.lowering.wide_arrays",),
 )

@@ -27,5 +27,5 @@ DEFECT = Defect(
         "bfloat16 (`value.ty() == var->ty`)."
     ),
     expected="The variable becomes float32 too.",
-    mended_by=("graphgrad.fallback.lowering.wide_floats",),
+    worked_around_in=("graphgrad.fallback.lowering.wide_floats",),
 )

@@ -24,5 +24,5 @@ DEFECT = Defect(
         "bfloat16x16`: the broadcast constant is not legalized."
     ),
     expected="A vector of the constant's bits.",
-    mended_by=("graphgrad.lower.cpu.map",),
+    worked_around_in=("graphgrad.lower.cpu.map",),
 )

@@ -22,5 +22,5 @@ DEFECT = Defect(
         "given a builder that records what it writes, short of patching the class."
     ),
     expected="The Python object itself; or a hook of BlockBuilder for what call_te writes.",
-    mended_by=("graphgrad.ops.call_te",),
+    worked_around_in=("graphgrad.ops.call_te",),
 )

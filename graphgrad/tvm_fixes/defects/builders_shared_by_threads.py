@@ -30,5 +30,5 @@ DEFECT = Defect(
         "whatever asks for it writes there."
     ),
     expected="Each thread has a stack of its own.",
-    mended_by=("graphgrad.ir.compile_lock",),
+    worked_around_in=("graphgrad.ir.compile_lock",),
 )

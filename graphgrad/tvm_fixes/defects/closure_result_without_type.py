@@ -36,5 +36,5 @@ DEFECT = Defect(
         "R.Tensor((2,)), given R.Any` for exp of the result."
     ),
     expected="The type that the local function declares.",
-    mended_by=("graphgrad.lower.graph.direct_calls",),
+    worked_around_in=("graphgrad.lower.graph.direct_calls",),
 )

@@ -19,7 +19,7 @@ DEFECT = Defect(
     kind="wrong result",
     happens="`tirx.Not(x < 1)` of a float NaN is false.",
     expected="True; comparisons of floats are not inverted.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.scatter",
         "graphgrad.ops.legalize.elementwise",
     ),

@@ -19,5 +19,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The disjunction is folded to true for floats.",
     expected="False where one is NaN.",
-    mended_by=("graphgrad.lower.cpu.rowwise.accumulation",),
+    worked_around_in=("graphgrad.lower.cpu.rowwise.accumulation",),
 )

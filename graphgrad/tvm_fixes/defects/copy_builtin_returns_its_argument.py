@@ -15,7 +15,7 @@ DEFECT = Defect(
     kind="missing API",
     happens="The result has the data pointer of the argument.",
     expected="Memory of its own; or another name, and an op `relax.copy`.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.copy",
         "graphgrad.memory.sharing",
     ),

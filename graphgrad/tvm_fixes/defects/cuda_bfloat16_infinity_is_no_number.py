@@ -20,5 +20,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`__float2bfloat16_rn(inff/*inf*/)`, a word that no header defines.",
     expected="`CUDART_INF_F`.",
-    mended_by=("graphgrad.lower.cuda.intrinsics",),
+    worked_around_in=("graphgrad.lower.cuda.intrinsics",),
 )

@@ -33,5 +33,5 @@ DEFECT = Defect(
         "callback."
     ),
     expected="Exact mathematics, and an option.",
-    mended_by=("graphgrad.lower.cuda.compiler",),
+    worked_around_in=("graphgrad.lower.cuda.compiler",),
 )

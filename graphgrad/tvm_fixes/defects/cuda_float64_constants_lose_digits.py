@@ -21,5 +21,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="`* 0.000000000000000` in the source.",
     expected="17 significant digits, or hexadecimal as for float32.",
-    mended_by=("graphgrad.lower.cuda.intrinsics",),
+    worked_around_in=("graphgrad.lower.cuda.intrinsics",),
 )

@@ -31,5 +31,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`No matched reducer for the identity and the combiner of the reduction block`.",
     expected="A schedule that can be lowered, or None.",
-    mended_by=("graphgrad.lower.cuda.schedule",),
+    worked_around_in=("graphgrad.lower.cuda.schedule",),
 )

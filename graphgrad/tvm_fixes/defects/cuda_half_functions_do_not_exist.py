@@ -23,5 +23,5 @@ DEFECT = Defect(
         "log1p and hypot are refused. Some of those that exist are approximate."
     ),
     expected="They are computed in float32.",
-    mended_by=("graphgrad.lower.cuda.intrinsics",),
+    worked_around_in=("graphgrad.lower.cuda.intrinsics",),
 )

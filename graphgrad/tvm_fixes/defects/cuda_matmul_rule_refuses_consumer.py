@@ -32,7 +32,7 @@ DEFECT = Defect(
         "properly inlined.` Gradients of strided convolutions have this form."
     ),
     expected="A schedule, or None.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.lower.cuda.schedule",
         "graphgrad.lower.cuda.contraction",
     ),

@@ -21,6 +21,6 @@ DEFECT = Defect(
     kind="wrong result",
     happens="`max(a, b)` of float32 in the source.",
     expected="A form that keeps NaN, as on no target yet (see maximum_drops_nan).",
-    mended_by=("graphgrad.lower.cuda.intrinsics",),
+    worked_around_in=("graphgrad.lower.cuda.intrinsics",),
     report="https://github.com/apache/tvm/issues/19518",
 )

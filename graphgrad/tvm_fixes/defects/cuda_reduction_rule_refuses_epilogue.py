@@ -26,7 +26,7 @@ DEFECT = Defect(
         "and for cross entropy. The exception ends the scheduling of the whole module."
     ),
     expected="A schedule, or None.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.lower.cuda.schedule",
         "graphgrad.lower.cuda.reduction",
     ),

@@ -24,5 +24,5 @@ DEFECT = Defect(
         "replaced, but after names were made unique."
     ),
     expected="An identifier of C.",
-    mended_by=("graphgrad.lower.cuda.names",),
+    worked_around_in=("graphgrad.lower.cuda.names",),
 )

@@ -16,5 +16,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The executable holds no CUDA at all; the host would read device memory.",
     expected="An error, as VerifyMemory raised it.",
-    mended_by=("graphgrad.lower.cuda.lowering",),
+    worked_around_in=("graphgrad.lower.cuda.lowering",),
 )

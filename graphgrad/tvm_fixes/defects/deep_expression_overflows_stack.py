@@ -26,7 +26,7 @@ DEFECT = Defect(
     ),
     expected="A kernel, or an exception that names the limit.",
     crashes=True,
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.cut",
         "graphgrad.fallback.walk",
     ),

@@ -23,7 +23,7 @@ DEFECT = Defect(
     kind="missing API",
     happens="All elements are kept, the mask is all ones. tvm.contrib.random has no seed.",
     expected="Dropout by a seed that is an argument; or an error.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.random",
         "graphgrad.frontend.mode",
     ),

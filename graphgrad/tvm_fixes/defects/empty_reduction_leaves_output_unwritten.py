@@ -24,7 +24,7 @@ DEFECT = Defect(
         "memory held."
     ),
     expected="The output is the identity of the combiner; that of a sum is 0.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.lowering.explicit_reductions",
         "graphgrad.frontend.converters.roi_align",
         "graphgrad.ops.moments",

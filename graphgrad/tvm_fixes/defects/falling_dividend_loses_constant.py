@@ -27,5 +27,5 @@ DEFECT = Defect(
         "way."
     ),
     expected="2 2 1 1 0 0.",
-    mended_by=("graphgrad.ir.exact_divisions",),
+    worked_around_in=("graphgrad.ir.exact_divisions",),
 )

@@ -20,5 +20,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The cast of float8 to float32 gives 0.0078125 for 0.",
     expected="0, and for each of the 256 numbers what ml_dtypes gives.",
-    mended_by=("graphgrad.fallback.lowering.wide_floats",),
+    worked_around_in=("graphgrad.fallback.lowering.wide_floats",),
 )

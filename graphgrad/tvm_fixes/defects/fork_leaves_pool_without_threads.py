@@ -39,5 +39,5 @@ DEFECT = Defect(
         "copies the memory alone."
     ),
     expected="The child makes a pool of its own (pthread_atfork), or computes alone.",
-    mended_by=("graphgrad.runtime.threads",),
+    worked_around_in=("graphgrad.runtime.threads",),
 )

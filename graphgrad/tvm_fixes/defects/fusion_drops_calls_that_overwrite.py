@@ -29,5 +29,5 @@ DEFECT = Defect(
         "dead code."
     ),
     expected="It stays; or a dataflow block with such a call is ill-formed.",
-    mended_by=("graphgrad.memory.effect_order",),
+    worked_around_in=("graphgrad.memory.effect_order",),
 )

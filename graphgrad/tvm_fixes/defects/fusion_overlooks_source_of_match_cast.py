@@ -32,5 +32,5 @@ DEFECT = Defect(
         "what depends on the cast."
     ),
     expected="The module is fused around the cast.",
-    mended_by=("graphgrad.lower.pipeline",),
+    worked_around_in=("graphgrad.lower.pipeline",),
 )

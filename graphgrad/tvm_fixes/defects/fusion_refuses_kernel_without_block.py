@@ -40,5 +40,5 @@ DEFECT = Defect(
         "has no block, although it can be compiled by itself."
     ),
     expected="The kernel is taken to be opaque.",
-    mended_by=("graphgrad.lower.graph.static_kernels",),
+    worked_around_in=("graphgrad.lower.graph.static_kernels",),
 )

@@ -34,5 +34,5 @@ DEFECT = Defect(
         "for two."
     ),
     expected="Extents are compared as numbers.",
-    mended_by=("graphgrad.lower.graph.long_indices",),
+    worked_around_in=("graphgrad.lower.graph.long_indices",),
 )

@@ -31,5 +31,5 @@ DEFECT = Defect(
         "the reader are variables, those of the writer numbers."
     ),
     expected="The variables are bound to the numbers.",
-    mended_by=("graphgrad.lower.graph.static_kernels",),
+    worked_around_in=("graphgrad.lower.graph.static_kernels",),
 )

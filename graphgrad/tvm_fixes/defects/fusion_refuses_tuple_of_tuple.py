@@ -35,7 +35,7 @@ DEFECT = Defect(
         "of a tuple and an item out of that."
     ),
     expected="The items are taken.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.lower.pipeline",
         "graphgrad.lower.fusion.tuples",
     ),

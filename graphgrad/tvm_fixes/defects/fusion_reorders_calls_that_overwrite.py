@@ -38,5 +38,5 @@ DEFECT = Defect(
         "is exp(0) = 1."
     ),
     expected="exp(1); or a dataflow block with such a call is ill-formed.",
-    mended_by=("graphgrad.memory.effect_order",),
+    worked_around_in=("graphgrad.memory.effect_order",),
 )

@@ -33,5 +33,5 @@ DEFECT = Defect(
         "strides`."
     ),
     expected="A gradient.",
-    mended_by=("graphgrad.registry.conv",),
+    worked_around_in=("graphgrad.registry.conv",),
 )

@@ -27,5 +27,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The rule does not read `exclusive`: the gradient of the sum is 3 2 1.",
     expected="2 1 0.",
-    mended_by=("graphgrad.registry.cumulative",),
+    worked_around_in=("graphgrad.registry.cumulative",),
 )

@@ -41,5 +41,5 @@ DEFECT = Defect(
         "`R.zeros`."
     ),
     expected="2 x, or an error that tells to inline the function first.",
-    mended_by=("graphgrad.ir.inline",),
+    worked_around_in=("graphgrad.ir.inline",),
 )

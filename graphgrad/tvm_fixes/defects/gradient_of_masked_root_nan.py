@@ -33,5 +33,5 @@ DEFECT = Defect(
         "is infinite there."
     ),
     expected="1, the derivative of the side that was chosen.",
-    mended_by=("graphgrad.autodiff.apply",),
+    worked_around_in=("graphgrad.autodiff.apply",),
 )

@@ -28,5 +28,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Gradient` makes a call that legalization refuses with an empty AssertionError.",
     expected="The gradient: embeddings of a batch of sequences are taken so.",
-    mended_by=("graphgrad.registry.index",),
+    worked_around_in=("graphgrad.registry.index",),
 )

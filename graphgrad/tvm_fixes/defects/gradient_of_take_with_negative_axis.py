@@ -31,5 +31,5 @@ DEFECT = Defect(
         "third of one row and the first of the other."
     ),
     expected="0 1 0 in both rows.",
-    mended_by=("graphgrad.registry.index",),
+    worked_around_in=("graphgrad.registry.index",),
 )

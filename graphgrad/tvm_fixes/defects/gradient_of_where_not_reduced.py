@@ -27,5 +27,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The operand of shape (3,) gets a gradient of shape (2, 3).",
     expected="Shape (3,): the sum over the broadcast axis.",
-    mended_by=("graphgrad.registry.elementwise",),
+    worked_around_in=("graphgrad.registry.elementwise",),
 )

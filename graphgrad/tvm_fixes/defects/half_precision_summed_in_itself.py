@@ -27,7 +27,7 @@ DEFECT = Defect(
         "do the same; bfloat16 is worse."
     ),
     expected="5,000: sums of half precision are accumulated in float32 and rounded once.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.lowering.wide_reductions",
         "graphgrad.ops.legalize.reduce",
         "graphgrad.ops.legalize.linalg",

@@ -20,5 +20,5 @@ DEFECT = Defect(
     kind="cost",
     happens="The whole statement that holds `tirx.isnan` becomes a serial loop over the lanes.",
     expected="A comparison of vectors (`fcmp uno`).",
-    mended_by=("graphgrad.lower.cpu.nan",),
+    worked_around_in=("graphgrad.lower.cpu.nan",),
 )

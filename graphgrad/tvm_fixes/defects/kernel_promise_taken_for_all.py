@@ -35,5 +35,5 @@ DEFECT = Defect(
         "is compiled as if its arguments did not overlap."
     ),
     expected="0 to 63: each function is compiled by its own attribute.",
-    mended_by=("graphgrad.memory.no_alias",),
+    worked_around_in=("graphgrad.memory.no_alias",),
 )

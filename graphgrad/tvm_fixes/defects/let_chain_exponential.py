@@ -40,7 +40,7 @@ DEFECT = Defect(
     expected=(
         "Time in proportion to the bindings; a variable that is used more than once stays bound."
     ),
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.lowering.explicit_bindings",
         "graphgrad.lower.cpu.register_transpose",
         "graphgrad.ops.random",

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "% 3 * 4`: 8 0 4 8 0 4."
     ),
     expected="6 1 5 6 1 5. The index is left as it is where divisions need different paddings.",
-    mended_by=("graphgrad.ir.exact_divisions",),
+    worked_around_in=("graphgrad.ir.exact_divisions",),
 )

@@ -31,7 +31,7 @@ DEFECT = Defect(
     ),
     expected="0 there; the gradient adds up to that of the four windows, 4.",
     crashes=True,
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.legalize.pool",
         "graphgrad.ops.pool",
     ),

@@ -26,7 +26,7 @@ DEFECT = Defect(
         "te.max start there too."
     ),
     expected="-inf.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.legalize.pool",
         "graphgrad.fallback.lowering.explicit_reductions",
     ),

@@ -27,7 +27,7 @@ DEFECT = Defect(
         "into a number, and a network that has diverged reports a finite loss."
     ),
     expected="NaN, as in numpy, PyTorch and ONNX.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.legalize.activation",
         "graphgrad.ops.legalize.elementwise",
         "graphgrad.ops.legalize.reduce",

@@ -36,5 +36,5 @@ DEFECT = Defect(
         "What leaves the program is not planned, or a packed function can declare that it "
         "keeps nothing."
     ),
-    mended_by=("graphgrad.memory.escape",),
+    worked_around_in=("graphgrad.memory.escape",),
 )

@@ -36,6 +36,6 @@ DEFECT = Defect(
     ),
     expected="sin(cos(x)): storage is shared by what dominates its users.",
     crashes=True,
-    mended_by=("graphgrad.lower.pipeline",),
+    worked_around_in=("graphgrad.lower.pipeline",),
     report="https://github.com/apache/tvm/issues/20191",
 )

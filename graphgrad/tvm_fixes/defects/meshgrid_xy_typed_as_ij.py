@@ -15,5 +15,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="Of vectors of 2 and 3 elements the grids are typed (2, 3), and computed (3, 2).",
     expected="(3, 2).",
-    mended_by=("graphgrad.registry.repetition",),
+    worked_around_in=("graphgrad.registry.repetition",),
 )

@@ -31,7 +31,7 @@ DEFECT = Defect(
     ),
     expected="An exception, as `tvm.runtime.from_dlpack` raises it; np.empty gives such arrays.",
     crashes=True,
-    mended_by=(
+    worked_around_in=(
         "graphgrad.memory.argument_checks",
         "graphgrad.memory.result_checks",
         "graphgrad.ir.arrays",

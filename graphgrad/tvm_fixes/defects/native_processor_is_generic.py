@@ -26,5 +26,5 @@ DEFECT = Defect(
         "could do."
     ),
     expected="The host's processor, as in clang; or an exception.",
-    mended_by=("graphgrad.lower.target",),
+    worked_around_in=("graphgrad.lower.target",),
 )

@@ -38,7 +38,7 @@ DEFECT = Defect(
         "short-circuits, or conditions that read are not joined."
     ),
     crashes=True,
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.lowering.nested_guards",
         "graphgrad.lower.cpu.guarded_reads",
     ),

@@ -28,5 +28,5 @@ DEFECT = Defect(
         "them is not simplified in any reasonable time."
     ),
     expected="Time in proportion to the depth, or no attempt.",
-    mended_by=("graphgrad.fallback.cut",),
+    worked_around_in=("graphgrad.fallback.cut",),
 )

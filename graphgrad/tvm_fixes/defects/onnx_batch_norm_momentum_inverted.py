@@ -30,5 +30,5 @@ DEFECT = Defect(
         "the number is copied. Running means are wrong unless it is 0.5."
     ),
     expected="0.1 for an old mean of 0 and a batch's of 1.",
-    mended_by=("graphgrad.frontend.stock_operators",),
+    worked_around_in=("graphgrad.frontend.stock_operators",),
 )

@@ -24,5 +24,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`no value in Constant`. torch's exporter writes value_ints.",
     expected="The tensor of the standard.",
-    mended_by=("graphgrad.frontend.onnx_constants",),
+    worked_around_in=("graphgrad.frontend.onnx_constants",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="A Relu of my.domain becomes relax.nn.relu.",
     expected="`not supported`, with the domain.",
-    mended_by=("graphgrad.frontend.stock_operators",),
+    worked_around_in=("graphgrad.frontend.stock_operators",),
 )

@@ -28,5 +28,5 @@ DEFECT = Defect(
         "All elements are kept, though training_mode is true. The mask is float32 instead of bool."
     ),
     expected="Dropout; or an error while Relax has none.",
-    mended_by=("graphgrad.frontend.converters.random",),
+    worked_around_in=("graphgrad.frontend.converters.random",),
 )

@@ -31,5 +31,5 @@ DEFECT = Defect(
         "is 1 besides."
     ),
     expected="A slope from 1 to 2.",
-    mended_by=("graphgrad.frontend.converters.activation",),
+    worked_around_in=("graphgrad.frontend.converters.activation",),
 )

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "models of the zoo fail on that."
     ),
     expected="One parameter.",
-    mended_by=("graphgrad.frontend.onnx_repair",),
+    worked_around_in=("graphgrad.frontend.onnx_repair",),
 )

@@ -24,7 +24,7 @@ DEFECT = Defect(
         "pattern and no layout rule sees what it is."
     ),
     expected="The Relax op, which exists.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.frontend.converters.padding",
         "graphgrad.frontend.converters.shape",
         "graphgrad.frontend.converters.linalg",

@@ -32,6 +32,6 @@ DEFECT = Defect(
         "every detector that torchvision exports."
     ),
     expected="`corner * spatial_scale - 0.5`: from 1.5 to 3.5, with its middle at 2.5.",
-    mended_by=("graphgrad.frontend.converters.roi_align",),
+    worked_around_in=("graphgrad.frontend.converters.roi_align",),
     report="https://github.com/apache/tvm/issues/19501",
 )

@@ -28,5 +28,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="At -1 the tensor comes last.",
     expected="Before the last: a, c, b.",
-    mended_by=("graphgrad.frontend.converters.sequences",),
+    worked_around_in=("graphgrad.frontend.converters.sequences",),
 )

@@ -24,5 +24,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="7 by 5 is split into 4 and 3.",
     expected="5 and 2.",
-    mended_by=("graphgrad.frontend.converters.sequences",),
+    worked_around_in=("graphgrad.frontend.converters.sequences",),
 )

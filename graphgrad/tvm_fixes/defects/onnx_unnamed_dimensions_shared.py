@@ -17,5 +17,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="An input [?, ?] must be square: a 2 × 4 array is refused when it runs.",
     expected="A variable for each.",
-    mended_by=("graphgrad.frontend.onnx_shapes",),
+    worked_around_in=("graphgrad.frontend.onnx_shapes",),
 )

@@ -25,5 +25,5 @@ DEFECT = Defect(
         "`mine.__radd__`."
     ),
     expected="NotImplemented.",
-    mended_by=("graphgrad.ir.tensor",),
+    worked_around_in=("graphgrad.ir.tensor",),
 )

@@ -24,5 +24,5 @@ DEFECT = Defect(
     expected=(
         "`te.create_prim_func` copies the placeholder to an output of its own, or refuses the list."
     ),
-    mended_by=("graphgrad.fallback.lowering.prim_func",),
+    worked_around_in=("graphgrad.fallback.lowering.prim_func",),
 )

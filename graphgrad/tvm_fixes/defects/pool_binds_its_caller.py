@@ -22,7 +22,7 @@ DEFECT = Defect(
         "hyper-threads, also where there are none. TVM_BIND_THREADS=0 must be set before."
     ),
     expected="The caller's affinity is its own; processors are counted by their cores.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.runtime.threads",
         "graphgrad.runtime.cores",
     ),

@@ -29,7 +29,7 @@ DEFECT = Defect(
         "then treats it as one."
     ),
     expected="kOpaque.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.define",
         "graphgrad.fallback.kernels.expressions",
     ),

@@ -23,5 +23,5 @@ DEFECT = Defect(
         "`where=k < 3` is 5."
     ),
     expected="3: `where` is documented as the filtering predicate of the reduction.",
-    mended_by=("graphgrad.fallback.lowering.explicit_reductions",),
+    worked_around_in=("graphgrad.fallback.lowering.explicit_reductions",),
 )

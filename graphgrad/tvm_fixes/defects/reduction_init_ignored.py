@@ -24,5 +24,5 @@ DEFECT = Defect(
         "`init=10` is 3."
     ),
     expected="The reduction starts at `init`: 13. Or the argument is refused.",
-    mended_by=("graphgrad.fallback.lowering.explicit_reductions",),
+    worked_around_in=("graphgrad.fallback.lowering.explicit_reductions",),
 )

@@ -32,5 +32,5 @@ DEFECT = Defect(
         "when a later round finds the variable bound to something simpler."
     ),
     expected="The kernel; bounds are intersected.",
-    mended_by=("graphgrad.fallback.lowering.hidden_bindings",),
+    worked_around_in=("graphgrad.fallback.lowering.hidden_bindings",),
 )

@@ -19,5 +19,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="Who writes into the result changes what later calls return.",
     expected="Each call returns ones: the constant is copied, or its memory is read-only.",
-    mended_by=("graphgrad.memory.ownership",),
+    worked_around_in=("graphgrad.memory.ownership",),
 )

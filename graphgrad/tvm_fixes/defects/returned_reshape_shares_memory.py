@@ -27,5 +27,5 @@ DEFECT = Defect(
         "source: writing to one result changes the other."
     ),
     expected="Results of a pure function do not share memory.",
-    mended_by=("graphgrad.memory.ownership",),
+    worked_around_in=("graphgrad.memory.ownership",),
 )

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "A scan becomes a loop over its steps, as it did before `te.create_schedule` was "
         "removed; or `te.scan` goes too."
     ),
-    mended_by=("graphgrad.fallback.lowering.scans",),
+    worked_around_in=("graphgrad.fallback.lowering.scans",),
 )

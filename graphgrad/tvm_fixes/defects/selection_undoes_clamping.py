@@ -31,5 +31,5 @@ DEFECT = Defect(
         "The values of a `Select` are not simplified under its condition, unlike those of "
         "`if_then_else`."
     ),
-    mended_by=("graphgrad.lower.cpu.winograd.transforms",),
+    worked_around_in=("graphgrad.lower.cpu.winograd.transforms",),
 )

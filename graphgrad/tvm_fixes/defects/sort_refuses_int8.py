@@ -26,7 +26,7 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Unsupported input dtype: int8`, when the compiled program runs.",
     expected="Sorted elements; or an error at compile time.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.legalize.sorting",
         "graphgrad.ops.order",
     ),

@@ -29,7 +29,7 @@ DEFECT = Defect(
         "the numbers, so that even these come out of order."
     ),
     expected="Sorted numbers, and NaN behind them.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.ops.legalize.sorting",
         "graphgrad.ops.order",
     ),

@@ -31,5 +31,5 @@ DEFECT = Defect(
         "follow are quadratic too, and 500 stages take over a minute to compile."
     ),
     expected="Time in proportion to the number of stages.",
-    mended_by=("graphgrad.fallback.cut",),
+    worked_around_in=("graphgrad.fallback.cut",),
 )

@@ -23,7 +23,7 @@ DEFECT = Defect(
         "of bodies of `te.compute`."
     ),
     expected="A te.Operation is hashed by its identity, as a te.Tensor of a placeholder is.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.fallback.value_numbering",
         "graphgrad.fallback.indices.linear_system",
     ),

@@ -19,5 +19,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens=("n elements by steps of -2, with assume_inbound, are typed such that five give four."),
     expected="Three.",
-    mended_by=("graphgrad.ops.movement",),
+    worked_around_in=("graphgrad.ops.movement",),
 )

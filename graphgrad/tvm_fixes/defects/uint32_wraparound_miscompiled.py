@@ -26,6 +26,6 @@ DEFECT = Defect(
         "every x."
     ),
     expected="Numbers modulo 2³², as in C, CUDA and numpy.",
-    mended_by=("graphgrad.ops.random",),
+    worked_around_in=("graphgrad.ops.random",),
     report="https://github.com/apache/tvm/issues/12383",
 )

@@ -30,7 +30,7 @@ DEFECT = Defect(
         "lane, 64."
     ),
     expected="(x + 1)²: a vectorized loop keeps an element for each lane.",
-    mended_by=(
+    worked_around_in=(
         "graphgrad.lower.cpu.vector_math",
         "graphgrad.ops.tensor_table",
         "graphgrad.lower.cpu.rowwise.emit",

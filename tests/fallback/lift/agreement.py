@@ -10,7 +10,7 @@ import tvm
 
 from graphgrad.fallback.backprop import is_float
 from graphgrad.fallback.gradient import te_gradient
-from graphgrad.fallback.lift.prim_func import TensorProgram, raised
+from graphgrad.fallback.lift.prim_func import TensorProgram, lifted
 from tests.fallback.interpreter import evaluate
 
 Function = Callable[..., Sequence[np.ndarray]]
@@ -69,7 +69,7 @@ def agrees(
     """
     held = inputs + len(inplace)
     arrays = list(arrays) if arrays is not None else _random(func.params[:held])
-    program = raised(func, range(inputs, len(func.params)), inplace)
+    program = lifted(func, range(inputs, len(func.params)), inplace)
     known = _known(program, func, arrays)
     values = evaluate(program.outputs, known)
     function = reference or compiled(func, inputs)

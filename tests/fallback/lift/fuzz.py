@@ -22,7 +22,7 @@ from graphgrad.errors import MissingGradientError
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.constants import integer_value
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.lift.prim_func import raised
+from graphgrad.fallback.lift.prim_func import lifted
 from tests.fallback.choices import Choices
 from tests.fallback.fuzz import outcome, smallest_failure
 from tests.fallback.interpreter import evaluate
@@ -69,7 +69,7 @@ def compare(program: Program, func: tirx.PrimFunc) -> str:
     """
     count = len(program.known)
     try:
-        found = raised(func, range(count, count + len(program.outputs)))
+        found = lifted(func, range(count, count + len(program.outputs)))
     except MissingGradientError as error:
         return f"refused: {_reason(error)}"
     known = [

@@ -4,7 +4,7 @@ import pytest
 from tvm import te
 
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.lift.prim_func import raised
+from graphgrad.fallback.lift.prim_func import lifted
 from tests.fallback.lift.plain_kernels import (
     begun_after_another_element,
     begun_anew_in_each_iteration,
@@ -16,7 +16,7 @@ from tests.labels import label
 
 
 def _scans(func, inputs):
-    outputs = raised(func, range(inputs, len(func.params))).outputs
+    outputs = lifted(func, range(inputs, len(func.params))).outputs
     return sum(isinstance(op, te.ScanOp) for op in operations(*outputs))
 
 

@@ -7,7 +7,7 @@ from tvm import te, topi
 from tvm.script.parser import tirx as T
 
 from graphgrad.errors import MissingGradientError
-from graphgrad.fallback.lift.prim_func import raised
+from graphgrad.fallback.lift.prim_func import lifted
 from tests.fallback.interpreter import evaluate
 from tests.fallback.lift.agreement import agrees
 from tests.fallback.lift.plain_kernels import PLAIN, added_by_threads, compressed_rows
@@ -118,7 +118,7 @@ def _agrees(func, inputs, inplace=()):
         generator.standard_normal([int(e) for e in param.shape]).astype(str(param.dtype))
         for param in func.params
     ]
-    program = raised(func, range(inputs, len(func.params)), inplace)
+    program = lifted(func, range(inputs, len(func.params)), inplace)
     known = [
         (placeholder, array.copy())
         for placeholder, array in zip(program.parameters, arrays, strict=True)
@@ -191,11 +191,11 @@ def test_symbolic_extents_and_scalars(size):
 def test_refusals_name_the_function_the_block_and_the_reason(func, inputs, reason):
     name = str(func.attrs["global_symbol"])
     with pytest.raises(MissingGradientError, match=f"block search of {name} .*{reason}"):
-        raised(func, range(inputs, len(func.params)))
+        lifted(func, range(inputs, len(func.params)))
 
 
 def test_float16_is_raised_as_it_is():
-    program = raised(halved, [1])
+    program = lifted(halved, [1])
     assert str(program.outputs[0].dtype) == "float16"
     (value,) = evaluate(program.outputs, [(program.parameters[0], np.ones(4, "float16"))])
     np.testing.assert_array_equal(value, np.full(4, 0.5, "float16"))

@@ -96,7 +96,7 @@ def test_symbolic_batch_is_flattened_alike(op_type, opset):
         ("Celu", {"alpha": 2.0, "opset": 12}, 0.0, 1.0),
         ("Elu", {}, 1000.0, 1.0),
         ("Selu", {"gamma": 3.0}, 1000.0, 3.0),
-        ("HardSigmoid", {"alpha": 0.5, "beta": 0.5}, 1.0, 0.5),
+        ("HardSigmoid", {"alpha": 0.5, "beta": 0.5}, 1.0, 0.0),
         ("PRelu", {}, 0.0, 0.25),
     ],
     ids=str,

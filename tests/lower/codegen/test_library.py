@@ -1,13 +1,19 @@
 """Libraries that are linked from objects of several threads."""
 
+import os
+from pathlib import Path
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 from tvm.support import cc
 
+from graphgrad.errors import LoweringError
 from graphgrad.lower.codegen import parallel as parallel_compile
 from graphgrad.lower.codegen.library import is_linkable, linked_library
+from graphgrad.runtime.loading import load_library
 from tests.lower.codegen.test_parallel import compile_kernels, for_cores, lowered, results
 
 
@@ -28,6 +34,33 @@ def test_a_compiler_that_fails(monkeypatch):
     monkeypatch.setattr(cc, "get_cc", lambda: "false")
     with pytest.raises(RuntimeError):
         linked_library(executable.mod)
+
+
+def test_a_disk_without_room(monkeypatch):
+    executable = compile_kernels(lowered(1), for_cores(1))
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(Path, "write_bytes", full)
+    message = r"No space left on device; [\d,]+ bytes are free in .*TMPDIR"
+    with pytest.raises(LoweringError, match=message):
+        linked_library(executable.mod)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_export_is_linked_here(count, tmp_path, monkeypatch):
+    """Not by TVM, whose LLVM would end the process where the disk is full."""
+    monkeypatch.setattr(parallel_compile, "_MIN_PIECE_STATEMENTS", 1)
+    monkeypatch.setattr(tvm.runtime.Module, "export_library", None)
+    executable = compile_kernels(lowered(count), for_cores(count))
+    executable.export_library(tmp_path / "library.so")
+    loaded = load_library(tmp_path / "library.so")
+    for ours, expected in zip(results(loaded), results(executable), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_without_memory_files_objects_are_files(monkeypatch):
+    expected = linked_library(compile_kernels(lowered(1), for_cores(1)).mod)
+    monkeypatch.delattr(os, "memfd_create")
+    assert len(linked_library(compile_kernels(lowered(1), for_cores(1)).mod)) == len(expected)
 
 
 def test_without_kernels_there_is_nothing_to_link():

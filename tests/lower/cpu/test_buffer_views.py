@@ -42,7 +42,7 @@ def halves(func):
         stand_ins.append(
             BufferView(own, whole, lambda indices, digit=digit: [indices[0] * 2 + digit])
         )
-    return replace_nests(func, nests, [one.own for one in stand_ins]), stand_ins
+    return replace_nests(func, nests, [one.buffer for one in stand_ins]), stand_ins
 
 
 def buffers(body):
@@ -62,8 +62,8 @@ def buffers(body):
 def test_stages_store_to_buffers_of_their_own_until_they_are_joined():
     func = doubled(7)
     apart, stand_ins = halves(func)
-    own = [one.own for one in stand_ins]
-    (whole,) = {one.whole for one in stand_ins}
+    own = [one.buffer for one in stand_ins]
+    (whole,) = {one.base for one in stand_ins}
     before, after = buffers(apart.body), buffers(joined(apart.body, stand_ins))
     assert all(any(o.same_as(b) for b in part) for o in own for part in before)
     assert not any(o.same_as(b) for o in own for part in after for b in part)
@@ -96,10 +96,10 @@ def test_a_stand_in_for_a_stand_in():
     apart, stand_ins = halves(func)
     (even, odd) = stand_ins
     inner = tirx.decl_buffer([2, 2], "float32", "inner")
-    rows = BufferView(inner, even.own, lambda indices: [indices[0] * 2 + indices[1]])
+    rows = BufferView(inner, even.buffer, lambda indices: [indices[0] * 2 + indices[1]])
 
     def split(node):
-        if not node.buffer.same_as(even.own):
+        if not node.buffer.same_as(even.buffer):
             return node
         (i,) = node.indices
         return tirx.BufferStore(inner, node.value, [tirx.floordiv(i, 2), tirx.floormod(i, 2)])

@@ -173,7 +173,7 @@ def test_parts_are_stages_of_known_structure():
     found = stages(apart)
     written = [stage.stores[0].buffer for stage in found]
     assert len(parts) == 6
-    assert all(any(buffer.same_as(part.own) for buffer in written) for part in parts)
-    assert not any(buffer.same_as(parts[0].whole) for buffer in written)
-    elements = [prod(int(extent) for extent in part.own.shape) for part in parts]
+    assert all(any(buffer.same_as(part.buffer) for buffer in written) for part in parts)
+    assert not any(buffer.same_as(parts[0].base) for buffer in written)
+    elements = [prod(int(extent) for extent in part.buffer.shape) for part in parts]
     assert sum(elements) == 13 * 17 * 24

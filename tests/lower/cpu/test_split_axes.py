@@ -78,7 +78,7 @@ def test_no_sum_divides(which):
     assert any(divides(stage) for stage in stages(func) if stage.reduced)
     apart, (stand_in,) = split_axes(func)
     assert not any(divides(stage) for stage in stages(apart) if stage.reduced)
-    assert len(stand_in.own.shape) == len(stand_in.whole.shape) + 1
+    assert len(stand_in.buffer.shape) == len(stand_in.base.shape) + 1
 
 
 def test_a_map_behind_is_computed_with_the_sum():

@@ -14,7 +14,7 @@ from graphgrad.lower.cuda.rules import RULES, Rule
 from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_threads
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
-from graphgrad.train.forward import LossFunction, form_of
+from graphgrad.train.forward import ResolvedLoss, inline_model
 from graphgrad.train.recipe import recipe
 from graphgrad.train.update import build_step
 from tests import torch_nets
@@ -41,7 +41,7 @@ NETWORKS = {
 def training_step(network):
     build, loss = NETWORKS[network]
     model = gg.from_onnx(build())
-    forward = form_of(model, True).forward(LossFunction(model, loss), [])
+    forward = inline_model(model, True).forward(ResolvedLoss(model, loss), [])
     return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 

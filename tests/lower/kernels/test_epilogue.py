@@ -45,6 +45,16 @@ def test_a_result_that_is_returned_has_no_epilogue():
     assert epilogues_of(found[0], found, list(func.body.block.alloc_buffers)) == []
 
 
+def test_a_result_that_two_maps_read_has_no_epilogue():
+    """It is complete once, and the second map would find nothing in memory."""
+    total = topi.sum(X, 0)
+    maps = [topi.add(SUMS, total), topi.multiply(total, 2.0)]
+    run([X, SUMS], maps).agree()
+    func = te.create_prim_func([X, SUMS, *maps])
+    reduction, *others = stages(func)
+    assert epilogues_of(reduction, others, list(func.body.block.alloc_buffers)) == []
+
+
 def test_a_map_waits_for_a_result_that_is_computed_between():
     """Where the sum is complete the other result, which the caller gets too, is not there yet."""
     total, between = topi.sum(X, 0), topi.exp(SUMS)

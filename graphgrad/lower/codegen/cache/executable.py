@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +18,9 @@ from tvm.relax.vm_build import VMExecutable
 from tvm.runtime import Executable
 from tvm.support import cc
 
-from ..library import is_linkable, linked_library
+from ....errors import LoweringError
+from ....runtime.loading import load_library
+from ..library import is_linkable, is_special, linked_library, put_library
 from .key import program_key
 from .store import SWITCH, chosen_store, warn_once
 
@@ -27,10 +28,6 @@ _SUFFIX = ".dll" if os.name == "nt" else ".so"
 
 _LENGTH_BYTES = 8
 """Bytes of the number, at the beginning of an entry, that is the length of the facts."""
-
-_FORMATS = (".tar", ".wasm")
-"""Suffixes of exports that are something else than a shared library for this host."""
-
 
 Make: TypeAlias = Callable[[tvm.IRModule], tuple[Executable, Any]]
 """Compiles a module; returns the executable, and facts about the compilation as plain values that
@@ -111,9 +108,9 @@ class LibraryExecutable(VMExecutable):
 
     def export_library(self, file_name: str | os.PathLike[str], **options: Any) -> Any:
         """Write a library, as ``tvm.runtime.Executable.export_library`` does."""
-        if options or _is_special(file_name):
+        if options or is_special(file_name):
             return self._make().export_library(os.fspath(file_name), **options)
-        _put(self._library, Path(file_name))
+        put_library(self._library, Path(file_name))
         return None
 
 
@@ -166,10 +163,10 @@ class KeptExecutable(VMExecutable):
 
     def export_library(self, file_name: str | os.PathLike[str], **options: Any) -> Any:
         """Write a library, as ``tvm.runtime.Executable.export_library`` does."""
-        library = None if options or _is_special(file_name) else self._kept()
+        library = None if options or is_special(file_name) else self._kept()
         if library is None:
             return self._made.export_library(os.fspath(file_name), **options)
-        _put(library, Path(file_name))
+        put_library(library, Path(file_name))
         return None
 
     def _kept(self) -> bytes | None:
@@ -206,10 +203,10 @@ def _link(made: VMExecutable) -> bytes | None:
         return None
     try:
         return linked_library(made.mod)
-    except (RuntimeError, OSError) as error:
+    except LoweringError as error:
         warn_once(
-            "compiled programs are not kept for the next process, because the C compiler "
-            f"{cc.get_cc()} cannot link them: {error}"
+            f"compiled programs are not kept for the next process, because {error}",
+            subject="linking",
         )
         return None
 
@@ -224,28 +221,6 @@ def _load(library: bytes) -> tvm.runtime.Module | None:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"program{_SUFFIX}"
             path.write_bytes(library)
-            return tvm.runtime.load_module(str(path))
+            return load_library(path)
     except (RuntimeError, OSError):
         return None
-
-
-def _put(library: bytes, path: Path) -> None:
-    """Write a library to a file, in one step.
-
-    The old file is replaced and not written over: a process that has loaded it keeps using it.
-    """
-    if path.exists() and not path.is_file():
-        path.write_bytes(library)  # a device, or an error
-        return
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with unfinished.open("xb") as file:  # who may read it is up to the umask
-            file.write(library)
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _is_special(file_name: str | os.PathLike[str]) -> bool:
-    return Path(file_name).suffix in _FORMATS

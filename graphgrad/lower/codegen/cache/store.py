@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....errors import ArgumentError
+from ....runtime.files import UNFINISHED, free_space, read_file, replace_file
 
 SWITCH, FOLDER, SIZE = "GRAPHGRAD_CACHE", "GRAPHGRAD_CACHE_DIR", "GRAPHGRAD_CACHE_SIZE"
 """Environment variables: ``0`` for no cache, its folder, the megabytes that it may take."""
@@ -28,7 +28,7 @@ SWITCH, FOLDER, SIZE = "GRAPHGRAD_CACHE", "GRAPHGRAD_CACHE_DIR", "GRAPHGRAD_CACH
 _DEFAULT_MEGABYTES = 2048
 """Megabytes that the folder may take."""
 
-_ENDING, _UNFINISHED = ".entry", ".unfinished"
+_ENDING = ".entry"
 
 _MAGIC = b"graphgrad compiled program 1\n"
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
@@ -62,7 +62,7 @@ class Store:
             return None
         path = self._path(key)
         try:
-            entry = path.read_bytes()
+            entry = read_file(path, self.most_bytes)
         except OSError:
             return None
         content = entry[_HEADER_BYTES:]
@@ -81,20 +81,13 @@ class Store:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_safe():
                 return
-            # In the same folder, because a file is renamed in one step within one file system only.
-            descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(_header(key, content))
-                    file.write(content)
-                os.replace(unfinished, self._path(key))
-            except OSError:
-                self._drop(Path(unfinished))
-                raise
+            replace_file(self._path(key), _header(key, content), content)
         except OSError as error:
             warn_once(
-                f"compiled programs cannot be kept in {self.folder}: {error}; name another folder "
-                f"in the environment variable {FOLDER}, or set {SWITCH}=0"
+                f"compiled programs cannot be kept in {self.folder}: {error}; "
+                f"{free_space(self.folder)}; name another folder in the environment variable "
+                f"{FOLDER}, or set {SWITCH}=0",
+                subject=str(self.folder),
             )
             return
         self._make_room()
@@ -105,7 +98,7 @@ class Store:
 
     def clear(self) -> None:
         """Drop all entries, also those that another process is writing."""
-        for path in self._files(_ENDING, _UNFINISHED):
+        for path in self._files(_ENDING, UNFINISHED):
             self._drop(path)
 
     def _path(self, key: str) -> Path:
@@ -132,7 +125,7 @@ class Store:
 
     def _make_room(self) -> None:
         """Drop what dead writers have left, and the entries used longest ago above the limit."""
-        for path in self._files(_UNFINISHED):
+        for path in self._files(UNFINISHED):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     self._drop(path)
@@ -184,10 +177,13 @@ def chosen_store() -> Store | None:
     return Store(folder, size)
 
 
-def warn_once(message: str) -> None:
-    """Warn of something that stands in the way of the cache, the first time in a process."""
-    if message not in _warned:
-        _warned.add(message)
+def warn_once(message: str, subject: str | None = None) -> None:
+    """Warn of something that stands in the way of the cache, the first time in a process.
+
+    Messages of one subject, such as a folder, differ in details that need not be told twice.
+    """
+    if (subject or message) not in _warned:
+        _warned.add(subject or message)
         warnings.warn(message, stacklevel=2)
 
 

@@ -67,13 +67,13 @@ def reads_both_along(contraction: Contraction, axis: Any) -> bool:
 
 
 def unread(
-    found: Sequence[Stage], nests: Mapping[str, Any], borders: Mapping[Any, Border]
+    kernel_stages: Sequence[Stage], nests: Mapping[str, Any], borders: Mapping[Any, Border]
 ) -> list[str]:
     """The names of the stages that make padded copies which nothing reads any more.
 
     Parameters
     ----------
-    found : sequence of Stage
+    kernel_stages : sequence of Stage
         All stages of the kernel.
     nests : dict
         From the name of a stage to the nest that takes its place; None if the stage is dropped.
@@ -89,7 +89,7 @@ def unread(
     return [
         border.stage
         for buffer, border in borders.items()
-        if not any(is_read(buffer, stage) for stage in found)
+        if not any(is_read(buffer, stage) for stage in kernel_stages)
     ]
 
 

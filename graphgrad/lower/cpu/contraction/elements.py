@@ -18,7 +18,7 @@ _MIN_HEAP_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Place:
+class Element:
     """An element of a tile, by its position.
 
     Attributes
@@ -77,7 +77,7 @@ def registers_of(plan: Plan, dtype: str) -> Registers:
 
 def each_element(
     plan: Plan,
-    element: Callable[[Place], Any],
+    statement_of: Callable[[Element], Any],
     kind: ForKind = ForKind.UNROLLED,
     guard: Callable[[Sequence[Any]], Any] | None = None,
     registers: Registers | None = None,
@@ -87,14 +87,14 @@ def each_element(
     Parameters
     ----------
     plan : Plan
-    element : callable
-        From an element, a `Place`, to its statement.
+    statement_of : callable
+        From an element, a `Element`, to its statement.
     kind : ForKind
         The kind of the loops over rows.
     guard : callable, optional
         From the position along the rows to the condition on which anything is done there.
     registers : Registers, optional
-        The registers of the tile. If they are given, each `Place` carries its own.
+        The registers of the tile. If they are given, each `Element` carries its own.
     """
     statements = []
     for start, lengths, buffer in _parts(plan, registers):
@@ -108,7 +108,7 @@ def each_element(
             register = tirx.BufferLoad(buffer, [*register_rows, column])
         # The loops count within one buffer; positions in the tile begin at that buffer's rows.
         tile_rows = [rows[0] + start, *rows[1:]] if start else rows
-        body = element(Place(tile_rows, column, register))
+        body = statement_of(Element(tile_rows, column, register))
         body = loop(lane, plan.lanes, body, ForKind.VECTORIZED)
         if plan.vectors > 1:
             body = loop(vector_number, plan.vectors, body, ForKind.UNROLLED)

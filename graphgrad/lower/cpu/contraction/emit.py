@@ -23,14 +23,14 @@ from tvm.tirx import ForKind
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
-from .elements import Place, Registers, each_element, registers_of
+from .elements import Element, Registers, each_element, registers_of
 from .frame import Frame
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
 from .prefetch import prefetch_later_terms, prefetch_next_rows
 from .store import ResultStore
 
-_Element = Callable[[Place], Any]
+_ForElement = Callable[[Element], Any]
 """From an element of a tile to its value, or to the statement that is run for it."""
 
 
@@ -122,11 +122,11 @@ class _Emitter:
         registers = registers_of(plan, dtype)
         zero = tirx.const(0, dtype)
 
-        def add(place: Place) -> Any:
-            return place.keep(place.register + self._product(frame, place))
+        def add(element: Element) -> Any:
+            return element.keep(element.register + self._product(frame, element))
 
         steps = [
-            each_element(plan, lambda place: place.keep(zero), registers=registers),
+            each_element(plan, lambda element: element.keep(zero), registers=registers),
             self._terms(frame, self._term(frame, add, registers)),
         ]
         buffers = list(registers.buffers)
@@ -145,7 +145,7 @@ class _Emitter:
             buffers.append(tile)
         return block("tile", *steps, buffers=buffers)
 
-    def _gathered(self) -> tuple[Any, _Element, _Element]:
+    def _gathered(self) -> tuple[Any, _ForElement, _ForElement]:
         """A buffer for a whole tile, and the functions that save an element there and load it.
 
         Registers may be several buffers, each of which would need a statement of its own to store
@@ -156,11 +156,11 @@ class _Emitter:
         lengths = [length for _, length in plan.rows]
         tile = tirx.decl_buffer([*lengths, plan.width], self._contraction.dtype, "tile")
 
-        def save(place: Place) -> Any:
-            return tirx.BufferStore(tile, place.register, [*place.rows, place.column])
+        def save(element: Element) -> Any:
+            return tirx.BufferStore(tile, element.register, [*element.rows, element.column])
 
-        def load(place: Place) -> Any:
-            return tirx.BufferLoad(tile, [*place.rows, place.column])
+        def load(element: Element) -> Any:
+            return tirx.BufferLoad(tile, [*element.rows, element.column])
 
         return tile, save, load
 
@@ -174,7 +174,7 @@ class _Emitter:
         fetch = prefetch_next_rows(self._contraction, plan, frame)
         return frame.around(plan.terms[:-1], sequence(fetch, line_loop))
 
-    def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
+    def _term(self, frame: Frame, add: _ForElement, registers: Registers) -> Any:
         """The statement that adds a term to each element of a tile.
 
         Terms that lie outside of a factor are left out. Most often all rows lie inside, which one
@@ -230,9 +230,9 @@ class _Emitter:
             lowest_rows.append(frame.number(0 if coefficient >= 0 else length - 1))
         return substitute_values(distance, frame.read(lowest_rows, frame.number(0)))
 
-    def _product(self, frame: Frame, place: Place) -> Any:
+    def _product(self, frame: Frame, element: Element) -> Any:
         """One element's term: the product of both factors, read from panels where there are any."""
-        plan, rows, column = self._plan, place.rows, place.column
+        plan, rows, column = self._plan, element.rows, element.column
         indices = frame.read(rows, column)
         row_axes = [axis.var for axis, _ in plan.rows]
         factors = []
@@ -241,7 +241,7 @@ class _Emitter:
                 panels = self._panels[factor_number]
                 positions = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
                 factors.append(
-                    panels.at(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
+                    panels.load(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
                 )
             else:
                 factors.append(substitute_values(factor, indices))
@@ -250,21 +250,23 @@ class _Emitter:
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """The statement that sets the partial sums of a tile to zero."""
         zero = tirx.const(0, self._contraction.dtype)
-        tile_position = [frame.tile(loop) for loop in scope]
+        tile_position = [frame.trip(loop) for loop in scope]
         return each_element(
             self._plan,
-            lambda place: tirx.BufferStore(sums, zero, [*tile_position, *place.rows, place.column]),
+            lambda element: tirx.BufferStore(
+                sums, zero, [*tile_position, *element.rows, element.column]
+            ),
         )
 
-    def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
+    def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _ForElement:
         """The function that adds an element to the partial sums.
 
         Without blocks each partial sum gets one value only, which is stored over what is there.
         """
-        tile_position = [frame.tile(loop) for loop in scope]
+        tile_position = [frame.trip(loop) for loop in scope]
 
-        def add(place: Place) -> Any:
-            position, value = [*tile_position, *place.rows, place.column], place.register
+        def add(element: Element) -> Any:
+            position, value = [*tile_position, *element.rows, element.column], element.register
             if self._plan.blocks:
                 value = tirx.BufferLoad(sums, position) + value
             return tirx.BufferStore(sums, value, position)
@@ -281,14 +283,14 @@ class _Emitter:
                 {**trips, loop: trip} for trips in trips_of_parts for trip in range(loop.trips)
             ]
 
-        def total(place: Place) -> Any:
+        def total(element: Element) -> Any:
             value: Any = None
             for trips in trips_of_parts:
                 tile_position = [
-                    frame.number(trips[loop]) if loop in trips else frame.tile(loop)
+                    frame.number(trips[loop]) if loop in trips else frame.trip(loop)
                     for loop in scope
                 ]
-                term = tirx.BufferLoad(sums, [*tile_position, *place.rows, place.column])
+                term = tirx.BufferLoad(sums, [*tile_position, *element.rows, element.column])
                 value = term if value is None else value + term
             return value
 
@@ -300,11 +302,11 @@ class _Emitter:
         """Whether the result is stored vector by vector, not element by element."""
         # The last vectors of a ragged axis store elements again that the tile before has stored.
         plan = self._plan
-        whole = not (self._sink.once and plan.is_ragged(plan.vector))
-        return whole and self._sink.step(plan.vector) == 1
+        may_repeat = not (self._sink.once and plan.is_ragged(plan.vector))
+        return may_repeat and self._sink.step(plan.vector) == 1
 
     def _store_vectors(
-        self, frame: Frame, value: _Element, kind: ForKind, registers: Registers | None = None
+        self, frame: Frame, value: _ForElement, kind: ForKind, registers: Registers | None = None
     ) -> Any:
         """The statement that stores a tile, vector by vector.
 
@@ -312,14 +314,14 @@ class _Emitter:
         values.
         """
 
-        def store(place: Place) -> Any:
-            indices = self._indices(frame, place.rows)
-            indices[self._plan.vector.var] = frame.first_column() + place.column
-            return self._guarded(frame, place.rows, self._sink.store(indices, value(place)))
+        def store(element: Element) -> Any:
+            indices = self._indices(frame, element.rows)
+            indices[self._plan.vector.var] = frame.first_column() + element.column
+            return self._guarded(frame, element.rows, self._sink.store(indices, value(element)))
 
         return each_element(self._plan, store, kind, registers=registers)
 
-    def _store_elements(self, frame: Frame, value: _Element) -> Any:
+    def _store_elements(self, frame: Frame, value: _ForElement) -> Any:
         """The statement that stores a tile that is in memory, each element exactly once."""
         plan = self._plan
         rows = [variable("row", frame.dtype) for _ in plan.rows]
@@ -331,7 +333,7 @@ class _Emitter:
         indices = self._indices(frame, rows)
         indices[plan.vector.var] = index
         body = self._guarded(
-            frame, rows, self._sink.store(indices, value(Place(rows, tile_column)))
+            frame, rows, self._sink.store(indices, value(Element(rows, tile_column)))
         )
         if plan.is_ragged(plan.vector):
             body = tirx.IfThenElse(index < frame.number(known(plan.vector)), body, None)
@@ -359,9 +361,9 @@ class _Emitter:
         return body
 
 
-def _held(place: Place) -> Any:
+def _held(element: Element) -> Any:
     """The value of an element that is still in its register."""
-    return place.register
+    return element.register
 
 
 def _all_nonnegative(values: Iterable[Any]) -> Any:

@@ -87,9 +87,9 @@ class Frame:
         """The first index along an axis that the innermost loop reaches in any of its trips."""
         return self._start(axis, self._loops[:-1])
 
-    def tile(self, one: Loop) -> Any:
+    def trip(self, plan_loop: Loop) -> Any:
         """The number of the trip that a loop is in."""
-        return self.number(0) if one.trips == 1 else self._variables[one]
+        return self.number(0) if plan_loop.trips == 1 else self._variables[plan_loop]
 
     def tile_of(self, axis: Axis) -> Any:
         """The number of the tile along an axis of the result."""
@@ -151,6 +151,6 @@ class Frame:
             ):
                 remaining = min(remaining, outer.step)
             else:
-                passed = self.tile(outer) * outer.step
+                passed = self.trip(outer) * outer.step
                 remaining = tirx.min(self.number(outer.step), remaining - passed)
         return ceil_div(remaining, plan_loop.step)

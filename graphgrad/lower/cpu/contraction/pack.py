@@ -53,19 +53,19 @@ class Panels:
     outer: list[Axis]
     inner: list[Axis]
 
-    def at(self, indices: Mapping[Any, Any], tile: Any, place: Any) -> Any:
+    def load(self, indices: Mapping[Any, Any], tile: Any, position: Any) -> Any:
         """The load of an element.
 
         Parameters
         ----------
         indices : dict
             The index along each axis, by variable.
-        tile, place : Expr
+        tile, position : Expr
             The number of the tile along `axis`, and the position in it.
         """
         outer = [indices[axis.var] for axis in self.outer]
         inner = [indices[axis.var] for axis in self.inner]
-        return tirx.BufferLoad(self.buffer, [*outer, tile, *inner, place])
+        return tirx.BufferLoad(self.buffer, [*outer, tile, *inner, position])
 
 
 def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> Panels:
@@ -124,7 +124,7 @@ def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKi
     outer_loops.append((tile, ceil_div(axis.extent, length)))
     indices = {**variables, axis.var: _index(plan, axis, tile, position)}
     value = substitute_values(contraction.factors[panels.factor], indices)
-    body = tirx.BufferStore(panels.buffer, value, panels.at(indices, tile, position).indices)
+    body = tirx.BufferStore(panels.buffer, value, panels.load(indices, tile, position).indices)
     block_loops = [(var, trips) for var, trips in block_loops if trips > 1]
     if contraction.step(panels.factor, axis) == 1 and _is_vector(plan, axis):
         body = loops(block_loops, loop(position, length, body, ForKind.VECTORIZED))
@@ -197,7 +197,7 @@ def _transpose_nest(
 
     def store(column: int, values: Any) -> Any:
         position = tirx.Ramp(strip * side, tirx.const(1, dtype), side)
-        indices = panels.at({**variables, along.var: start + column}, tile, position).indices
+        indices = panels.load({**variables, along.var: start + column}, tile, position).indices
         return tirx.BufferStore(panels.buffer, values, indices)
 
     body = transpose_square(contraction.dtype, dtype, side, read, store)

@@ -67,14 +67,14 @@ class Calls:
     mod : IRModule
     name : GlobalVar
     func : relax.Function
-    known : dict
+    flat_maps : dict
         The flat maps of the marked kernels, by number.
     """
 
     def __init__(
-        self, mod: tvm.IRModule, name: Any, func: relax.Function, known: dict[int, FlatMap]
+        self, mod: tvm.IRModule, name: Any, func: relax.Function, flat_maps: dict[int, FlatMap]
     ):
-        self._mod, self._known = mod, known
+        self._mod, self._flat_maps = mod, flat_maps
         self._aliases: Aliases = Module(mod.functions, views=True).function(name)
         self._reads: dict[Any, set[int]] = {}
         self._writes: dict[Any, set[int]] = {}
@@ -165,7 +165,7 @@ class Calls:
     def _flat_map(self, kernel: tirx.PrimFunc) -> FlatMap | None:
         """The flat map that a kernel is marked with; None if it is not marked."""
         number = kernel.attrs.get(FLAT) if kernel.attrs else None
-        return None if number is None else self._known[int(number)]
+        return None if number is None else self._flat_maps[int(number)]
 
     def _number(self, var: Any) -> int:
         """The number of a variable; a new one if it has none yet."""

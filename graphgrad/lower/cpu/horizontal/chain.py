@@ -99,7 +99,7 @@ class Formula:
     dtypes : list of str
         The dtypes of the cells: first of those that hold arguments, then of those that the chain
         allocates.
-    given : int
+    argument_count : int
         How many cells hold arguments.
     scalars : list of int
         The numbers of the scalars.
@@ -112,7 +112,7 @@ class Formula:
     """
 
     dtypes: list[str]
-    given: int
+    argument_count: int
     scalars: list[int]
     numbers: list[tuple[Any, Any]]
     values: list[tuple[Any, Any]]
@@ -121,7 +121,8 @@ class Formula:
     def is_like(self, other: Formula) -> bool:
         """Whether both compute the same of their cells, with the same scalars."""
         return (
-            (self.dtypes, self.given, self.scalars) == (other.dtypes, other.given, other.scalars)
+            (self.dtypes, self.argument_count, self.scalars)
+            == (other.dtypes, other.argument_count, other.scalars)
             and [cell for cell, _ in self.stores] == [cell for cell, _ in other.stores]
             and tvm_ffi.structural_equal(self._statement, other._statement)
         )
@@ -144,7 +145,7 @@ class Formula:
 
     def statement(
         self,
-        known: dict[Any, Any],
+        reads: dict[Any, Any],
         cells: Sequence[Any],
         store: Callable[[int, Any], Any],
         keep: Keep,
@@ -153,7 +154,7 @@ class Formula:
 
         Parameters
         ----------
-        known : dict
+        reads : dict
             From variables to the reads of their values, as `first` returns them.
         cells : sequence of Expr
             The elements of those cells that hold arguments.
@@ -162,11 +163,11 @@ class Formula:
         keep : callable
             See `Keep`.
         """
-        known = known | {_element(i, self.dtypes[i]): value for i, value in enumerate(cells)}
-        statements = _kept(self.values, known, keep)
+        reads = reads | {_element(i, self.dtypes[i]): value for i, value in enumerate(cells)}
+        statements = _kept(self.values, reads, keep)
         # Whatever is loaded has been loaded before the first store.
         return sequence(
-            *statements, *(store(cell, substitute_values(v, known)) for cell, v in self.stores)
+            *statements, *(store(cell, substitute_values(v, reads)) for cell, v in self.stores)
         )
 
     @cached_property

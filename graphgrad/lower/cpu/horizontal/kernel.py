@@ -57,13 +57,13 @@ def kernel_of(
 
         return formula.statement(
             scalar_reads,
-            [load(buffer, [position]) for buffer in buffers[: formula.given]],
+            [load(buffer, [position]) for buffer in buffers[: formula.argument_count]],
             lambda cell, value: store(buffers[cell], [position], value),
             keep,
         )
 
-    arguments = [cell for row in rows for cell in row[: formula.given]]
-    results = [cell for row in rows for cell in row[formula.given :]]
+    arguments = [cell for row in rows for cell in row[: formula.argument_count]]
+    results = [cell for row in rows for cell in row[formula.argument_count :]]
     statements = [*first_statements, *loop_over_rows(Rows(rows), _LANES, element)]
     return kernel([*scalar_buffers, *arguments, *results], statements, {})
 

@@ -261,7 +261,7 @@ class _FlatMapFusion:
         if not formula.stores:
             return []  # Nothing reads what these rows compute.
         scalars = [tensor(number) for number in formula.scalars]
-        argument_cells = [cell for row in rows for cell in row.cells[: formula.given]]
+        argument_cells = [cell for row in rows for cell in row.cells[: formula.argument_count]]
         cell_tensors = [
             tensor(cell.argument) for cell in argument_cells if cell.argument is not None
         ]

@@ -17,6 +17,7 @@ from ....ir.kernel_rewrite import replace_statements
 from ....ir.kernel_structure import (
     Axis,
     Stage,
+    bound_values,
     buffer_of,
     is_among,
     loop_nest,
@@ -32,7 +33,7 @@ from ...kernels.contraction import reuses_operands
 from ...kernels.epilogue import Epilogue, epilogues_of
 from ..map import SMALL, fusable_suffix
 from ..vector_unit import VectorUnit
-from .accumulation import Accumulation, accumulations_of, bound_values
+from .accumulation import Accumulation, accumulations_of
 
 _MIN_ROWS = 16
 """The least number of rows: every core should have some."""
@@ -100,7 +101,7 @@ class Chain:
     extents : tuple of int
         The extents of the axes whose points are the rows.
     parts : list of Part
-    places : dict
+    row_dimensions : dict
         By buffer that the chain writes, the dimensions that are the index of the row; empty for a
         sum over all rows.
     local : list of Buffer
@@ -111,7 +112,7 @@ class Chain:
 
     extents: tuple[int, ...]
     parts: list[Part]
-    places: dict[Any, list[int]]
+    row_dimensions: dict[Any, list[int]]
     local: list[Any]
     endings: list[Epilogue]
 
@@ -127,13 +128,16 @@ class Chain:
 
 
 def chain_of(
-    found: Sequence[Stage], blocks: Mapping[str, Any], internal: Sequence[Any], unit: VectorUnit
+    kernel_stages: Sequence[Stage],
+    blocks: Mapping[str, Any],
+    internal: Sequence[Any],
+    unit: VectorUnit,
 ) -> Chain | None:
     """The chain of a kernel; None if it has none, or none that pays.
 
     Parameters
     ----------
-    found : sequence of Stage
+    kernel_stages : sequence of Stage
         All stages of the kernel, in order.
     blocks : dict
         Their blocks (SBlockRealize), by name.
@@ -141,12 +145,12 @@ def chain_of(
         The buffers that the kernel allocates.
     unit : VectorUnit
     """
-    if any(axis.extent is None for stage in found for axis in stage.axes):
+    if any(axis.extent is None for stage in kernel_stages for axis in stage.axes):
         return None  # How rows are cut into tasks and vectors is decided here, by extents.
-    for extents in _rows_of(found, unit):
-        parts = [_part(s, blocks[s.name], extents, unit) for s in found]
+    for extents in _rows_of(kernel_stages, unit):
+        parts = [_part(s, blocks[s.name], extents, unit) for s in kernel_stages]
         for candidates in (parts, _drop_parameters(parts)):
-            chain = _checked(found, candidates, extents, internal)
+            chain = _checked(kernel_stages, candidates, extents, internal)
             if chain is not None and _pays(chain, unit):
                 return chain
     return None
@@ -168,11 +172,11 @@ def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
 
 
 def rows_reduced(
-    found: Sequence[Stage], blocks: Mapping[str, Any], unit: VectorUnit
+    kernel_stages: Sequence[Stage], blocks: Mapping[str, Any], unit: VectorUnit
 ) -> list[tuple[int, ...]]:
     """The extents of the rows that stages reduce, without repetitions."""
     extents = []
-    for stage in found:
+    for stage in kernel_stages:
         rows = tuple(_extents(_long_axes(stage.spatial)))
         if rows and stage.reduced and None not in _extents_known(stage):
             part = _part(stage, blocks[stage.name], rows, unit)
@@ -276,7 +280,7 @@ def _smooth_part(
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
         if volume(inner[-walked:]) < _MIN_ROW_VECTORS * unit.lanes(stage.dtype):
             return None
-    value = substitute_values(stage.stores[0].value, bound_values(block))
+    value = substitute_values(stage.stores[0].value, bound_values(block.body))
     row_variables = [axis.var for axis in rows]
     return Part(stage, role, row_variables, list(inner), walked, accumulations, value)
 

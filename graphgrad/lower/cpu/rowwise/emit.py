@@ -78,7 +78,7 @@ class _Emitter:
         self._of_row: list[Any] = []
         self._of_task: list[Any] = []
         self._partial: list[tuple[Part, Accumulation, Any]] = []
-        self._kept = {b: self._row_buffer(b) for b in chain.places if self._is_kept(b)}
+        self._kept = {b: self._row_buffer(b) for b in chain.row_dimensions if self._is_kept(b)}
 
     def nest(self) -> Any:
         """The loops over tasks and rows, and then the sums of the tasks' partial sums."""
@@ -104,14 +104,14 @@ class _Emitter:
 
     def _is_kept(self, buffer: Any) -> bool:
         """Whether a row of a buffer is kept in a buffer of its own; single numbers always are."""
-        row_dimensions = self._chain.places[buffer]
+        row_dimensions = self._chain.row_dimensions[buffer]
         row_shape = [n for i, n in enumerate(buffer.shape) if i not in row_dimensions]
         is_number = bool(row_dimensions) and all(static(extent) == 1 for extent in row_shape)
         return is_number or is_among(buffer, self._chain.local)
 
     def _row_buffer(self, buffer: Any) -> Any:
         """A new buffer for one row of another one, flattened."""
-        row_dimensions = self._chain.places[buffer]
+        row_dimensions = self._chain.row_dimensions[buffer]
         length = math.prod(int(n) for i, n in enumerate(buffer.shape) if i not in row_dimensions)
         size = length * bits(str(buffer.dtype)) // 8
         row_buffer = tirx.decl_buffer([self._number(length)], str(buffer.dtype), "row")
@@ -377,7 +377,7 @@ class _Emitter:
 
     def _in_row(self, buffer: Any, indices: Sequence[Any]) -> list[Any]:
         """The index, in a buffer's row buffer, of an element with given indices."""
-        row_dimensions = self._chain.places[buffer]
+        row_dimensions = self._chain.row_dimensions[buffer]
         position = self._number(0)
         for dimension, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if dimension not in row_dimensions:

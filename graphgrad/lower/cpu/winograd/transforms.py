@@ -240,7 +240,7 @@ def results(
     """
     outputs, products = len(matrix), len(matrix[0])
     half = registers("half", (outputs, products, lanes))
-    whole = registers("whole", (outputs, outputs, lanes))
+    full = registers("whole", (outputs, outputs, lanes))
     vertical_pass = unrolled(
         products,
         lambda j: _applied(
@@ -256,14 +256,14 @@ def results(
             matrix,
             lanes,
             lambda j, lane: load(half, [i, index(j), lane]),
-            lambda j, lane, value: store(whole, [i, index(j), lane], value),
+            lambda j, lane, value: store(full, [i, index(j), lane], value),
         ),
     )
     store_results = unrolled(
         outputs,
-        lambda i: unrolled(outputs, lambda j: put(i, j, lambda lane: load(whole, [i, j, lane]))),
+        lambda i: unrolled(outputs, lambda j: put(i, j, lambda lane: load(full, [i, j, lane]))),
     )
-    return block("scratch", vertical_pass, horizontal_pass, store_results, buffers=[half, whole])
+    return block("scratch", vertical_pass, horizontal_pass, store_results, buffers=[half, full])
 
 
 def _applied(

@@ -5,6 +5,7 @@ import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,6 +89,27 @@ def test_damaged_entries_are_dropped(store, damage):
     assert store.read(KEY) == b"program"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX systems")
+def test_a_pipe_in_the_place_of_an_entry(store):
+    """Nobody waits for somebody to write into it, and the next entry takes its place."""
+    store.write(KEY, b"program")
+    path = only_file(store)
+    path.unlink()
+    os.mkfifo(path)
+    assert store.read(KEY) is None
+    store.write(KEY, b"program")
+    assert store.read(KEY) == b"program"
+
+
+def test_an_interrupted_write_leaves_nothing(store, monkeypatch):
+    store.write(KEY, b"program")
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(os, "fsync", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.write(OTHER, b"program")
+    assert only_file(store) == store._path(KEY)
+
+
 def test_an_entry_under_another_name_is_dropped(store):
     store.write(KEY, b"program")
     path = only_file(store)
@@ -116,7 +138,7 @@ def test_an_entry_that_is_too_large_is_not_kept(tmp_path):
 
 def test_what_a_dead_writer_left_is_dropped_and_what_one_writes_is_not(store):
     store.write(KEY, b"program")
-    dead, alive = (store.folder / f"{name}{module._UNFINISHED}" for name in ("dead", "alive"))
+    dead, alive = (store.folder / f"{name}{module.UNFINISHED}" for name in ("dead", "alive"))
     for path in (dead, alive):
         path.write_bytes(b"half")
     os.utime(dead, (0, 0))
@@ -128,7 +150,7 @@ def test_what_a_dead_writer_left_is_dropped_and_what_one_writes_is_not(store):
 def test_clear(store):
     store.clear()
     store.write(KEY, b"program")
-    (store.folder / f"half{module._UNFINISHED}").write_bytes(b"")
+    (store.folder / f"half{module.UNFINISHED}").write_bytes(b"")
     (store.folder / "notes").write_bytes(b"of the user")
     store.clear()
     assert [path.name for path in store.folder.iterdir()] == ["notes"]

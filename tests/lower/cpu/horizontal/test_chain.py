@@ -30,7 +30,7 @@ def formula(*calls, needed=lambda number: True):
 def test_a_result_is_found_by_the_next_call():
     found, cells = formula(Call(ADD, [0, 1], 2, None), Call(DOUBLE, [2], 3, None))
     assert [cell.argument for cell in cells] == [0, 1, None, None]
-    assert found.given == 2 and [cell for cell, _ in found.stores] == [2, 3]
+    assert found.argument_count == 2 and [cell for cell, _ in found.stores] == [2, 3]
 
 
 def test_what_nothing_needs_is_not_stored():

@@ -16,7 +16,7 @@ NewResults: TypeAlias = dict[int, tvm.runtime.Tensor]
 """What a function returns, by position, without the arguments that it has overwritten."""
 
 
-class Programs:
+class StepFunctions:
     """The functions of a step, each compiled when it is first asked for.
 
     Parameters

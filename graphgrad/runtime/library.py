@@ -12,7 +12,11 @@ import tvm
 from tvm.runtime import vm
 
 from .arrays import Staging, lend, to_array
-from .errors import InputError, MachineError
+from .errors import FolderError, InputError, MachineError
+from .loading import load_library
+
+_CHECK = "Check failed"
+"""In errors of what TVM checks of the arguments of a function, before it computes."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -45,7 +49,7 @@ def types_by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, TensorTyp
     return {ty.name: ty for ty in types}
 
 
-class Program:
+class Library:
     """The library for one set of input shapes, loaded.
 
     Parameters
@@ -70,15 +74,19 @@ class Program:
     ------
     MachineError
         The library cannot be loaded.
+    FolderError
+        It lacks a function. Calls raise it, too, where one takes something else.
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device):
         library = folder / entry["library"]
         try:
-            machine = vm.VirtualMachine(tvm.runtime.load_module(str(library)), device)
+            machine = vm.VirtualMachine(load_library(library, device), device)
         except (RuntimeError, OSError) as error:
             raise MachineError(f"{library} cannot be loaded: {error}") from error
-        functions = {role: machine[name] for role, name in entry["functions"].items()}
+        functions = {
+            role: _function(machine, name, library) for role, name in entry["functions"].items()
+        }
         self.step: Callable[..., Any] = functions["step"]
         self.evaluate: Callable[..., Any] = functions["evaluate"]
         self.end: Callable[..., Any] | None = functions.get("end_of_window")
@@ -87,7 +95,7 @@ class Program:
         self._targets: Mapping[str, Any] | None = entry["targets"]
         self._device = device
 
-    def targets(self, given: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
+    def targets(self, targets: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
         """Targets as the step takes them, checked: none, or one tensor.
 
         Where their values are limited, as labels are, they are looked at on the host.
@@ -97,15 +105,15 @@ class Program:
         InputError
         """
         if self._targets is None:
-            if given is not None:
+            if targets is not None:
                 raise InputError("targets were given, but the loss takes none")
             return []
-        if given is None:
+        if targets is None:
             raise InputError("targets are missing: the loss compares the outputs with targets")
         [ty] = types_by_name([self._targets]).values()
         bounds = self._targets["range"]
         tensor_or_array = (
-            lend(ty.name, given, self._device) if bounds is None else to_array(ty.name, given)
+            lend(ty.name, targets, self._device) if bounds is None else to_array(ty.name, targets)
         )
         # Read where it is; another dtype is converted on the host.
         if (
@@ -120,7 +128,30 @@ class Program:
         return [staging.copy(ty.name, array)]
 
 
-class Programs:
+def _function(machine: vm.VirtualMachine, name: str, library: Path) -> Callable[..., Any]:
+    """A function of a library, which raises `FolderError` where the manifest describes another."""
+    try:
+        function = machine[name]
+    except AttributeError as error:
+        raise FolderError(
+            f"{library} has no function {name!r}, which the manifest names"
+        ) from error
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (TypeError, ValueError, RuntimeError) as error:
+            text = str(error)
+            if isinstance(error, RuntimeError) and (_CHECK not in text or "CUDA" in text):
+                raise
+            raise FolderError(
+                f"{library}: {name!r} does not take what the manifest says of it: {text}"
+            ) from error
+
+    return call
+
+
+class Libraries:
     """The libraries of an export, by the shapes of the inputs.
 
     Parameters
@@ -133,7 +164,7 @@ class Programs:
     Attributes
     ----------
     end : callable or None
-        As of `Program`; it has nothing to do with the inputs.
+        As of `Library`; it has nothing to do with the inputs.
 
     Raises
     ------
@@ -144,14 +175,14 @@ class Programs:
     def __init__(
         self, folder: Path, entries: Sequence[Mapping[str, Any]], device: tvm.runtime.Device
     ):
-        programs = [Program(folder, entry, device) for entry in entries]
-        self._programs = {program.shapes: program for program in programs}
+        libraries = [Library(folder, entry, device) for entry in entries]
+        self._libraries = {library.shapes: library for library in libraries}
         self._inputs = types_by_name(entries[0]["inputs"])
         self._device = device
-        self.end = programs[0].end
+        self.end = libraries[0].end
 
-    def of(self, inputs: Any, staging: Staging) -> tuple[Program, list[tvm.runtime.Tensor]]:
-        """The program for the shapes of the inputs, and the inputs on the device.
+    def of(self, inputs: Any, staging: Staging) -> tuple[Library, list[tvm.runtime.Tensor]]:
+        """The library for the shapes of the inputs, and the inputs on the device.
 
         Raises
         ------
@@ -170,16 +201,16 @@ class Programs:
         for name, ty in types.items():
             ty.check_dtype(f"input {name!r}", tensors_or_arrays[name])
         shapes = tuple(tuple(map(int, array.shape)) for array in tensors_or_arrays.values())
-        if shapes not in self._programs:
+        if shapes not in self._libraries:
             exported = ", or ".join(
                 ", ".join(
                     f"{name!r} {shape}" for name, shape in zip(types, exported_shapes, strict=True)
                 )
-                for exported_shapes in self._programs
+                for exported_shapes in self._libraries
             )
             raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
         tensors = [staging.place(f"input {name!r}", tensors_or_arrays[name]) for name in types]
-        return self._programs[shapes], tensors
+        return self._libraries[shapes], tensors
 
 
 def _check_range(

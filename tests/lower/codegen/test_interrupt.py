@@ -1,0 +1,103 @@
+"""Ctrl-C while a program is compiled is a KeyboardInterrupt, and leaves nothing behind."""
+
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tvm_ffi
+
+import graphgrad as gg
+from graphgrad.lower.codegen.thread_pool import at_once
+from tests.frontend.graphs import random
+from tests.train.nets import perceptron
+
+POINTS = 14
+
+
+def loss_of_a_new_step():
+    step = gg.train_step(perceptron(), optimizer=gg.optim.SGD(0.1))
+    return float(step(random(4, 4), np.arange(4) % 3))
+
+
+class Profiled:
+    """Counts the calls of Python functions in the block; the one of number `end` raises."""
+
+    def __init__(self, end=-1, error=KeyboardInterrupt):
+        self.calls, self._end, self._error = 0, end, error
+
+    def __enter__(self):
+        sys.setprofile(self._on_event)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _on_event(self, frame, event, argument):
+        self.calls += event == "call"
+        if event == "call" and self.calls == self._end:
+            raise self._error
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """The loss of the first call, and how many calls of Python functions it takes."""
+    expected = loss_of_a_new_step()
+    with Profiled() as profiled:
+        loss_of_a_new_step()
+    return expected, profiled.calls
+
+
+@pytest.mark.parametrize("point", range(POINTS))
+def test_an_interrupt_anywhere(compiled, point):
+    expected, calls = compiled
+    with pytest.raises(KeyboardInterrupt), Profiled(calls * (2 * point + 1) // (2 * POINTS)):
+        loss_of_a_new_step()
+    if point % 5 == 0:
+        assert loss_of_a_new_step() == expected  # the process is as good as before
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers of POSIX systems")
+@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.8])
+def test_a_signal(compiled, fraction):
+    """Wherever it arrives, it is what its handler raises, or comes too late."""
+    start = time.perf_counter()
+    loss_of_a_new_step()
+    duration = time.perf_counter() - start
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, duration * fraction)
+        while True:
+            loss_of_a_new_step()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.parametrize("code", [0, 3, None, "why"])
+def test_an_exit_keeps_its_code(code):
+    with pytest.raises(SystemExit) as raised:
+        tvm_ffi.convert(lambda: sys.exit(code))()
+    assert raised.value.code == code
+
+
+def test_an_error_waits_for_no_other_thread():
+    """What has begun is left to itself, what has not is canceled."""
+    may_end, begun = threading.Event(), []
+
+    def work(item):
+        begun.append(item)
+        if item == 0:
+            raise KeyboardInterrupt
+        may_end.wait(60)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            at_once(work, list(range(20)), most=2)
+        assert not may_end.is_set() and len(begun) < 20
+    finally:
+        may_end.set()
