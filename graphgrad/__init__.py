@@ -20,6 +20,7 @@ from .errors import (
     ModelError,
     NotDifferentiableError,
     OutOfMemoryError,
+    OutputError,
     RuleError,
     TargetError,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "ModelError",
     "NotDifferentiableError",
     "OutOfMemoryError",
+    "OutputError",
     "RuleError",
     "TargetError",
     "call_te",

@@ -133,6 +133,10 @@ class CheckpointError(GraphGradError):
     """A checkpoint is missing, damaged, or belongs to another model."""
 
 
+class OutputError(GraphGradError):
+    """A file cannot be written: no space, no permission, or something else stands at its place."""
+
+
 class ExportError(GraphGradError):
     """An export cannot be written: the folder is no export, or the disk or the linker refuses."""
 

@@ -13,14 +13,14 @@ from ..check import GradientCheck, PartCheck, Settings, check_function, of_model
 from ..errors import MissingGradientError
 from ..frontend.onnx_import import from_onnx
 from ..report.table import table
-from ..train.data import read_arrays
+from ..train.npz import read_arrays
 
 BAR = "{n_fmt}/{total_fmt} {desc} [{elapsed}] {bar:10}"
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a model's gradients; return 1 if one is wrong or missing."""
-    model = from_onnx(arguments.model)
+    model = from_onnx(arguments.model, constants=arguments.constants or ())
     inputs = read_arrays(Path(arguments.input)) if arguments.input is not None else None
     subject = of_model(model, inputs, np.random.default_rng(arguments.seed))
     settings = Settings(order=arguments.order, seed=arguments.seed)

@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import sys
-from pathlib import Path
 
 from .. import __version__
 from ..autodiff.vjp import vjp
-from ..errors import ArgumentError
+from ..files import write_file
 from ..frontend.mode import specialize
 from ..frontend.model import Model
 from ..frontend.onnx_import import from_onnx
@@ -16,13 +14,13 @@ from ..report.coverage import Coverage, coverage
 
 def run(arguments: argparse.Namespace) -> int:
     """Differentiate a model, write the result as text and return the exit code."""
-    model = from_onnx(arguments.model)
+    model = from_onnx(arguments.model, constants=arguments.constants or ())
     wrt = arguments.wrt or model.trainable()
     module = vjp(specialize(model, training=None), wrt=wrt, rules=arguments.rules)
     result = coverage(model, wrt=wrt, rules=arguments.rules)
     text = _header(arguments.model, model, wrt, result) + module.script() + "\n"
     if arguments.out is not None:
-        _write(Path(arguments.out), text)
+        write_file(arguments.out, text.encode())
     if arguments.json:
         summary = {
             "model": arguments.model,
@@ -35,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(summary if arguments.out else summary | {"module": text}))
     elif arguments.out is None:
-        sys.stdout.write(text)
+        print(text, end="")
     return 0
 
 
@@ -55,11 +53,3 @@ def _header(path: str, model: Model, wrt: list[str], result: Coverage) -> str:
         *(f"  {line}" for line in result.table().splitlines()),
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write text to a file, or raise `ArgumentError`."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"cannot write {path}: {error.strerror}") from error

@@ -3,12 +3,15 @@
 import argparse
 import json
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from .. import __version__
 from ..errors import GraphGradError
 from ..ir.inline import RULES
+from ..report.stream import Stream, discard
 from ..train.loss import LOSSES
 from . import bench as cli_bench
 from . import cache as cli_cache
@@ -16,8 +19,10 @@ from . import check as cli_check
 from . import coverage as cli_coverage
 from . import grad as cli_grad
 from . import train as cli_train
+from .job import Settings
 from .optimizer import DEFAULTS, SCHEDULES
-from .train import Settings
+from .save_interval import DEFAULT as DEFAULT_INTERVAL
+from .signals import exit_code
 
 GOOD, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -25,8 +30,8 @@ EXIT_CODES = f"""\
 exit codes:
   {GOOD}    good
   {FAILED}    the run failed (loss or gradients stayed non-finite), a gradient is wrong or missing
-  {BAD_INPUT}    bad usage or bad input
-  {INTERRUPTED}  stopped by Ctrl-C
+  {BAD_INPUT}    bad usage or bad input, or output that cannot be written
+  {INTERRUPTED}  stopped by Ctrl-C; by another signal n, 128 + n
 """
 
 TRAIN = """\
@@ -34,8 +39,9 @@ Train an ONNX model with gradients that graphgrad derives. Without arguments: bu
 network as an ONNX file, import that file, and train it on 8x8 handwritten digits.
 
 In the folder --out it writes trained.onnx (inference form), history.json (settings, loss of each
-step, held-out measure of each epoch), checkpoint.safetensors and, with matplotlib, loss.png. Files
-of an earlier run there are replaced.
+step, held-out measure of each epoch), the last two checkpoints (checkpoint.safetensors and
+checkpoint.previous.safetensors) and, with matplotlib, loss.png. Files of an earlier run there are
+replaced once there is something to save.
 """
 
 TRAIN_EXAMPLES = """\
@@ -47,13 +53,15 @@ examples:
   graphgrad train model.onnx --data d.npz --optimizer adamw --clip-norm 1
   graphgrad train model.onnx --data d.npz --target cuda
   graphgrad train model.onnx --data d.npz --freeze 'layer1.*' --freeze conv1.weight
-  graphgrad train --resume --out graphgrad-out        go on after Ctrl-C, bit for bit
+  graphgrad train --resume --out graphgrad-out        go on where a run ended, bit for bit
 
 data: the first dimension of every array counts the examples. A model with several inputs takes one
 array per input, named as the input. Labels y are integers; with --loss mse, y are real values; with
 a loss that the model computes itself, there is no y.
 
-Ctrl-C finishes the step, saves and says how to resume.
+Ctrl-C, SIGTERM and SIGHUP finish the step, save and say how to resume; a run that is killed leaves
+what --save-every has saved. A resumed run keeps its model, data and settings, and goes on from the
+newest checkpoint that is whole.
 
 """
 
@@ -121,17 +129,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         Without the program's name; default ``sys.argv[1:]``.
     """
+    _reserve_standard_streams()
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        # Files that cannot be read or written have errors of our own: this is standard output.
+        if sys.stdout is not None:
+            discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return exit_code(signal.SIGPIPE)  # nobody reads: no reason to complain
+        _complain(f"standard output cannot be written: {error.strerror or error}")
+        return BAD_INPUT
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line; what the caller caused becomes a line and an exit code."""
     parsed = parser().parse_args(arguments)
     try:
         return parsed.run(parsed)
     except GraphGradError as error:
+        _complain(str(error))
         if parsed.json:
             print(json.dumps({"event": "error", "message": str(error)}), flush=True)
-        print(f"graphgrad: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("graphgrad: stopped", file=sys.stderr)
+        _complain("stopped")
         return INTERRUPTED
+
+
+def _complain(text: str) -> None:
+    """Write a line to standard error, if that is possible."""
+    Stream(sys.stderr).write(f"graphgrad: {text}\n")
+
+
+def _reserve_standard_streams() -> None:
+    """Open the descriptors of closed standard streams, so that no file that is written gets one.
+
+    What libraries print would end up in it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gives the lowest one that is free
 
 
 def parser() -> argparse.ArgumentParser:
@@ -169,6 +213,12 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     add("--out", default="graphgrad-out", metavar="FOLDER", help="default: %(default)s")
     add("--resume", action="store_true", help="go on with the run in --out, with its settings")
     add(
+        "--save-every",
+        metavar="N",
+        help="steps, such as 500, or minutes, such as 5m, after which the run is saved; default: "
+        f"each epoch, and {DEFAULT_INTERVAL} within a longer one",
+    )
+    add(
         "--loss",
         metavar="NAME",
         help=f"{', '.join(LOSSES)}, or an output of the model; default: {default.loss}",
@@ -195,6 +245,13 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help=f"batches per step, whose gradients are averaged; default: {default.accumulate}",
     )
     add(
+        "--wrt",
+        action="append",
+        metavar="NAME",
+        help="weight that trains, or a pattern; repeatable; default: all but masks, anchors and "
+        "what else is no weight, as the notes at the start say",
+    )
+    add(
         "--freeze",
         action="append",
         metavar="NAME",
@@ -213,6 +270,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         const=True,
         help="train a twin whose convolutions do not train, and tell both results",
     )
+    _add_constants(command)
     _add_rules(command, default=None)
 
 
@@ -228,6 +286,7 @@ def _add_grad(commands: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="input or weight to differentiate with respect to; repeatable; default: all weights",
     )
+    _add_constants(command)
     _add_rules(command)
 
 
@@ -237,6 +296,7 @@ def _add_coverage(commands: argparse._SubParsersAction) -> None:
     command = _add_command(commands, "coverage", summary, COVERAGE, COVERAGE_EXAMPLES)
     command.set_defaults(run=cli_coverage.run)
     command.add_argument("model", metavar="MODEL", help="ONNX file")
+    _add_constants(command)
     _add_rules(command)
 
 
@@ -250,6 +310,7 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
     add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
     add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    _add_constants(command)
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:
@@ -284,6 +345,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     add("--target", default=Settings().target, metavar="TARGET", help="as of train")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    _add_constants(command)
     _add_rules(command)
 
 
@@ -293,6 +355,16 @@ def _add_cache(commands: argparse._SubParsersAction) -> None:
     command = _add_command(commands, "cache", summary, cli_cache.DESCRIPTION, cli_cache.EXAMPLES)
     command.set_defaults(run=cli_cache.run)
     command.add_argument("--clear", action="store_true", help="drop all that is kept")
+
+
+def _add_constants(command: argparse.ArgumentParser) -> None:
+    """Add the argument ``--constants`` to a command."""
+    command.add_argument(
+        "--constants",
+        action="append",
+        metavar="NAME",
+        help="value of the file that is no weight, or a pattern such as '*.mask'; repeatable",
+    )
 
 
 def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0]) -> None:

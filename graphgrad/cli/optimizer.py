@@ -9,7 +9,7 @@ from ..train.optimizer import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from ..train.schedule import Schedule, constant, cosine, one_cycle, warmup
 
 if TYPE_CHECKING:
-    from .train import Settings
+    from .job import Settings
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.2, "momentum": 0.9, "weight_decay": 5e-3},

@@ -1,309 +1,307 @@
 """The command ``graphgrad train``."""
 
 import argparse
-import fnmatch
+import contextlib
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from ..errors import ArgumentError, CheckpointError
-from ..frontend.model import Model
+import onnx
+
+from ..errors import ArgumentError, CheckpointError, OutputError
 from ..frontend.onnx_export import to_onnx
-from ..frontend.onnx_import import from_onnx
 from ..lower.device import device_of
 from ..lower.target import target
 from ..models import resnet_digits
 from ..report.progress import ProgressLine
 from ..report.training import TrainingReport
-from ..train.data import Dataset, TargetKind, batch_count, batches, digits, load_npz
-from ..train.loss import LOSSES
-from ..train.run import History, Observer, Outcome, Plan, bound, train
-from ..train.step import TrainStep, train_step
-from .optimizer import DEFAULTS, build_optimizer, build_schedule
+from ..train.run import History, Observer, Outcome, train
+from ..train.step import TrainStep
+from .checkpoints import Checkpoints, Saved
+from .digests import file_digests
+from .job import Job, Settings, make_job, new_settings, resumed_settings
 from .output import OutputFolder, epoch_to_json
+from .save_interval import SaveInterval
+from .signals import exit_code, interruptible
 
-Save = Callable[[], None]
-EXIT_CODES: dict[Outcome, int] = {"finished": 0, "diverged": 1, "interrupted": 130}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings that decide a run. A resumed run has those of the run that it continues."""
-
-    model: str | None = None
-    data: str | None = None
-    loss: str = "cross_entropy"
-    optimizer: str = "sgd"
-    lr: float = 0.2
-    schedule: str = "cosine"
-    momentum: float = 0.9
-    nesterov: bool | None = None  # None: wherever there is momentum
-    weight_decay: float = 5e-3
-    clip_norm: float | None = None
-    epochs: int = 30
-    steps: int | None = None
-    batch: int = 32
-    accumulate: int = 1
-    freeze: list[str] = field(default_factory=list)
-    seed: int = 0
-    target: str = "llvm"
-    rules: str = "auto"
-    compare_frozen: bool = False
+StopSignal = Callable[[], signal.Signals | None]
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run that is ready to start: its settings are checked, its model and data are read."""
+class Run:
+    """A run of a job into a folder.
 
-    settings: Settings
-    model: Model
-    twin: Model | None
-    dataset: Dataset
-    plan: Plan
+    Attributes
+    ----------
+    job : Job
+    folder : OutputFolder
+    facts : dict
+        What each checkpoint, and the record, say of it beside its history.
+    built_in : bytes or None
+        The built-in network as ``model.onnx`` is to hold it.
+    report : TrainingReport
+    stop_signal : callable
+        Gives the signal that asked to stop, if any did.
+    """
+
+    job: Job
+    folder: OutputFolder
+    facts: dict[str, Any]
+    built_in: bytes | None
+    report: TrainingReport
+    stop_signal: StopSignal
+
+    @property
+    def resume(self) -> str:
+        """The command that goes on with it."""
+        return f"graphgrad train --resume --out {shlex.quote(str(self.folder.path))}"
+
+
+class Saving:
+    """The saving of a run: when it is due, and what is saved.
+
+    Parameters
+    ----------
+    step : TrainStep
+    checkpoints : Checkpoints
+    run : dict
+        What the run was started with.
+    saved : Saved or None
+        The checkpoint of a resumed run.
+    write_record : callable
+        Writes the history to where people look for it.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        checkpoints: Checkpoints,
+        run: dict[str, Any],
+        saved: Saved | None,
+        write_record: Callable[[History], None],
+    ):
+        self._step = step
+        self._checkpoints = checkpoints
+        self._run = run
+        self._write_record = write_record
+        self._extent = (0, 0) if saved is None else _extent(saved.history)
+        self._interval = SaveInterval(run["save_every"], self.steps)
+
+    @property
+    def steps(self) -> int:
+        """How many steps are saved."""
+        return self._extent[0]
+
+    @property
+    def each_epoch(self) -> bool:
+        """Whether the end of an epoch is a time to save."""
+        return self._interval.each_epoch
+
+    def is_due(self, steps: int) -> bool:
+        """Whether it is time to save a run of so many steps."""
+        return self._interval.is_due(steps)
+
+    def save(self, history: History) -> None:
+        """Write the record, and a checkpoint if the last one is not the same."""
+        if self._extent != _extent(history):
+            self._checkpoints.save(self._step, self._run, history)
+            self._extent = _extent(history)
+            self._interval.saved(self.steps)
+        self._write_record(history)
 
 
 class Watcher(Observer):
-    """An observer that shows progress, saves after each epoch, and stops the run on Ctrl-C."""
+    """An observer that shows progress, saves, and stops the run on a signal."""
 
     def __init__(
         self,
         line: ProgressLine,
         report: TrainingReport,
-        interrupted: Callable[[], bool],
-        save: Save | None,
+        stop_signal: Callable[[], signal.Signals | None],
+        saving: Saving,
     ):
         self._line = line
         self._report = report
-        self._interrupted = interrupted
-        self._save = save
+        self._stop_signal = stop_signal
+        self._saving = saving
 
     def on_step(self, history: History, images_per_second: float) -> None:
         """Move the progress line."""
         self._line.step(history.losses[-1], images_per_second, history.held_out)
 
     def on_epoch(self, history: History) -> None:
-        """Report the epoch and save the run."""
+        """Report the epoch, and save the run if that is due."""
         epoch = history.epochs[-1]
         self._line.epoch(epoch)
-        if self._save is not None:
-            self._save()
+        if self._saving.each_epoch or self._saving.is_due(epoch.step):
+            self.save(history)
         self._report.event("epoch", model=self._line.label, **epoch_to_json(epoch))
 
     def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed."""
-        return self._interrupted()
+        """Whether a signal asked for it."""
+        return self._stop_signal() is not None
+
+    def save_is_due(self, steps: int) -> bool:
+        """Whether the interval of ``--save-every`` is over."""
+        return self._saving.is_due(steps)
+
+    def save(self, history: History) -> None:
+        """Save the run."""
+        self._saving.save(history)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train as the command line says and return the exit code."""
     folder = OutputFolder(Path(arguments.out))
-    settings = _resumed_settings(folder, arguments) if arguments.resume else _settings(arguments)
-    device_of(target(settings.target))  # before anything is read
-    built_in = None
-    if settings.model is None and not arguments.resume:
-        built_in = resnet_digits(seed=settings.seed)
-    job = _job(settings, built_in or settings.model or folder.model)
-    step = _training_step(job, job.model)
-    history = History()
-    if arguments.resume:
-        step.load(folder.checkpoint)
-        history = folder.read_history(step.steps)
-    _check_data(step, job)
-    folder.create()
-    if built_in is not None:
-        folder.write_model(built_in.SerializeToString())
     report = TrainingReport(arguments.json)
+    SaveInterval(arguments.save_every)  # raises if it is none
+    saved = None
+    with contextlib.ExitStack() as stack:
+        if arguments.resume:
+            folder.checkpoints.check_present()
+            stack.enter_context(folder.opened())
+            saved = folder.checkpoints.read()
+        started = {} if saved is None else saved.run
+        settings = resumed_settings(started, arguments) if saved else new_settings(arguments)
+        device_of(target(settings.target))  # before anything is read
+        source = settings.model or _built_in(settings, folder, started)
+        digests = file_digests(source, settings.data)
+        if saved is not None:
+            _check_digests(digests, started["digests"], settings, folder)
+        job = make_job(settings, source)
+        step = job.step(job.model)
+        if saved is not None:
+            step.load(saved.path)
+        job.check_data(step)
+        if saved is None:
+            stack.enter_context(folder.opened())
+        built_in = source.SerializeToString() if isinstance(source, onnx.ModelProto) else None
+        if built_in is not None:
+            folder.check_model(built_in)
+        facts = {
+            "settings": asdict(settings),
+            "digests": digests,
+            "save_every": arguments.save_every or started.get("save_every"),
+        }
+        stack.callback(report.close, folder.path)
+        stop_signal = stack.enter_context(interruptible())
+        return _train(Run(job, folder, facts, built_in, report, stop_signal), step, saved)
+
+
+def _train(run: Run, step: TrainStep, saved: Saved | None) -> int:
+    """Train the model and then, if asked for, its twin; write and tell the results."""
+    job, folder, report = run.job, run.folder, run.report
+    if saved is not None:
+        report.resume(saved.path, len(saved.history.losses), saved.damaged)
+    history = History() if saved is None else saved.history
     report.start(
-        settings.model or "the digits ResNet",
-        settings=asdict(settings),
+        job.settings.model or "the digits ResNet",
+        settings=asdict(job.settings),
         steps=job.plan.steps,
         done=len(history.losses),
-        weights=len(job.model.trainable()),
+        weights=len(job.wrt(job.model)),
+        notes=job.model.notes,
         train=len(job.dataset.train),
         held_out=len(job.dataset.held_out or ()),
     )
-    with interruptible() as interrupted:
-        return _train(job, step, history, folder=folder, report=report, interrupted=interrupted)
 
+    def write_record(history: History) -> None:
+        folder.write_history(run.facts, history)
+        if run.built_in is not None:
+            folder.write_model(run.built_in)
 
-def _train(
-    job: Job,
-    step: TrainStep,
-    history: History,
-    *,
-    folder: OutputFolder,
-    report: TrainingReport,
-    interrupted: Callable[[], bool],
-) -> int:
-    """Train the model and then, if asked for, its twin; write and tell the results."""
-
-    def train_one(step: TrainStep, history: History, label: str, save: Save | None) -> Outcome:
-        with ProgressLine(job.plan.steps, sys.stderr, len(history.losses), label) as line:
-            watcher = Watcher(line, report, interrupted, save)
-            return train(step, job.dataset, job.plan, history, watcher)
-
-    def save(twin: History | None = None) -> None:
-        folder.write_history(asdict(job.settings), history, twin)
-        step.save(folder.checkpoint)
-
-    outcome = train_one(step, history, "", save)
-    save()  # an interrupted run may have ended within an epoch
-    latest = history
-    if outcome == "finished":
-        to_onnx(job.model, step.params, step.state, folder.trained)
-        drawn = folder.draw(history)
-        report.finish(history, folder.written(drawn), drawn)
-    if outcome == "finished" and job.twin is not None:
-        latest = History()
-        outcome = train_one(_training_step(job, job.twin), latest, "frozen convolutions", None)
-        save(latest)
-        report.frozen_twin(latest)
-    if outcome == "interrupted":
-        resume = f"graphgrad train --resume --out {shlex.quote(str(folder.path))}"
-        report.interrupted(latest, job.plan.steps, resume)
-    elif outcome == "diverged":
+    saving = Saving(step, folder.checkpoints, run.facts, saved, write_record)
+    try:
+        outcome = _train_one(run, step, history, saving, "")
+        latest = history
+        if outcome == "finished":
+            to_onnx(job.model, step.params, step.state, folder.trained)
+            drawn = folder.draw(history)
+            report.finish(history, folder.written(drawn), drawn)
+        if outcome == "finished" and job.twin is not None:
+            outcome, latest = _train_twin(run, history, is_resumed=saved is not None)
+    except (CheckpointError, OutputError) as error:
+        if not saving.steps:
+            raise
+        raise type(error)(f"{error}; step {saving.steps} is saved: {run.resume}") from error
+    number = run.stop_signal()
+    if outcome == "interrupted" and number is not None:
+        report.interrupted(latest, job.plan.steps, number.name, folder.path, run.resume)
+        return exit_code(number)
+    if outcome == "diverged":
         report.diverged(latest)
-    return EXIT_CODES[outcome]
+    return int(outcome == "diverged")
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed; pressed again, it stops at once."""
-    received: list[int] = []
+def _train_twin(run: Run, history: History, is_resumed: bool) -> tuple[Outcome, History]:
+    """Train the twin of a model that is trained; its outcome and history."""
+    assert run.job.twin is not None
+    step, checkpoints = run.job.step(run.job.twin), run.folder.twin_checkpoints
+    saved = checkpoints.read_of(run.facts) if is_resumed else None
+    if saved is not None:
+        step.load(saved.path)
+    twin_history = History() if saved is None else saved.history
 
-    def receive(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
+    def write_record(twin_history: History) -> None:
+        run.folder.write_history(run.facts, history, twin_history)
 
-    previous = signal.signal(signal.SIGINT, receive)
-    try:
-        yield lambda: bool(received)
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def _given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line names."""
-    all_settings = {setting.name: getattr(arguments, setting.name) for setting in fields(Settings)}
-    settings = {name: value for name, value in all_settings.items() if value is not None}
-    for name in settings.keys() & {"model", "data"}:
-        settings[name] = str(Path(settings[name]).resolve())
-    return settings
+    saving = Saving(step, checkpoints, run.facts, saved, write_record)
+    outcome = _train_one(run, step, twin_history, saving, "frozen convolutions")
+    run.report.frozen_twin(twin_history)
+    return outcome, twin_history
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
-    """The settings of a new run: those given, else those of its optimizer, else the defaults."""
-    command_line = _given(arguments)
-    settings = Settings(**{**DEFAULTS[command_line.get("optimizer", "sgd")], **command_line})
-    if settings.data is not None and settings.model is None:
+def _train_one(run: Run, step: TrainStep, history: History, saving: Saving, label: str) -> Outcome:
+    """Train a model to the end of its plan, or until a signal comes, and save it."""
+    steps = run.job.plan.steps
+    with ProgressLine(steps, sys.stderr, len(history.losses), label) as line:
+        watcher = Watcher(line, run.report, run.stop_signal, saving)
+        outcome = train(step, run.job.dataset, run.job.plan, history, watcher)
+    saving.save(history)  # an interrupted run may have ended within an epoch
+    return outcome
+
+
+def _built_in(
+    settings: Settings, folder: OutputFolder, started: Mapping[str, Any]
+) -> onnx.ModelProto | Path:
+    """The built-in network; for a run that another version has started, the file that it wrote."""
+    network = resnet_digits(seed=settings.seed)
+    digests = file_digests(network, settings.data)
+    is_same = not started or digests["model"] == started["digests"]["model"]
+    return network if is_same else folder.model
+
+
+def _check_digests(
+    digests: Mapping[str, str],
+    started: Mapping[str, str],
+    settings: Settings,
+    folder: OutputFolder,
+) -> None:
+    """Raise unless the files that can be read are those that a run was started with.
+
+    Raises
+    ------
+    ArgumentError
+        Names those that differ.
+    """
+    paths = {"data": settings.data or "the digits"}
+    differences = [
+        f"the {name} ({paths.get(name, settings.model or folder.model)}) has the SHA-256 "
+        f"{digest[:12]}…, not {started.get(name, 'none')[:12]}… as when the run was started"
+        for name, digest in digests.items()
+        if digest != started.get(name)
+    ]
+    if differences:
         raise ArgumentError(
-            "--data is given without a model: the built-in network is for the built-in digits; "
-            "name an ONNX file to train on your data"
+            f"cannot resume the run in {folder.path}: {'; '.join(differences)}; bring back the old "
+            "file, name it on the command line if it has moved, or start without --resume"
         )
-    return settings
 
 
-def _resumed_settings(folder: OutputFolder, arguments: argparse.Namespace) -> Settings:
-    """The settings of the run in a folder; `ArgumentError` if the command line has others."""
-    stored = folder.read_settings()
-    for name, value in _given(arguments).items():
-        if stored.get(name) != value:
-            raise ArgumentError(
-                f"{name} is {value!r}, but the run in {folder.path} has {stored.get(name)!r}; "
-                "a resumed run keeps its settings: leave it out, or start without --resume"
-            )
-    try:
-        return Settings(**stored)
-    except TypeError as error:
-        raise CheckpointError(f"the settings in {folder.history} are not known: {error}") from error
-
-
-def _job(settings: Settings, source: Any) -> Job:
-    """Read and check everything that a run needs; `source` is the model's file or what it holds."""
-    model = _freeze_matching(from_onnx(source), settings.freeze)
-    dataset = _dataset(settings, model)
-    twin = _freeze_convolutions(model) if settings.compare_frozen else None
-    return Job(settings, model, twin, dataset, _plan(settings, dataset))
-
-
-def _dataset(settings: Settings, model: Model) -> Dataset:
-    """The data to train on: a file's, or the digits."""
-    has_several_inputs = len(model.inputs) > 1
-    if settings.data is None:
-        if has_several_inputs:
-            raise ArgumentError(
-                f"the model has the inputs {', '.join(model.inputs)}, and the built-in digits "
-                "only one array: give --data with one array per input"
-            )
-        return digits()
-    names = model.inputs if has_several_inputs else ["x"]
-    targets: TargetKind | None = None
-    if settings.loss not in model.outputs:
-        built_in_loss = LOSSES.get(settings.loss)
-        targets = (
-            "values" if built_in_loss is not None and not built_in_loss.takes_labels else "labels"
-        )
-    return load_npz(settings.data, inputs=names, targets=targets)
-
-
-def _check_data(step: TrainStep, job: Job) -> None:
-    """Raise unless the model takes a batch of the data."""
-    first_batch = next(batches(job.dataset.train, job.plan.batch, seed=job.plan.seed, epoch=0))
-    step.check(bound(first_batch), first_batch.targets)
-
-
-def _plan(settings: Settings, dataset: Dataset) -> Plan:
-    """How long and with which learning rates to train."""
-    per_epoch = batch_count(dataset.train, settings.batch * settings.accumulate)
-    steps = settings.epochs * per_epoch if settings.steps is None else settings.steps
-    schedule = build_schedule(settings, steps, per_epoch)
-    return Plan(settings.batch, steps, settings.seed, schedule, settings.accumulate)
-
-
-def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
-    """The model with the weights frozen that the patterns match."""
-    for pattern in patterns:
-        matched = [name for name in model.params if fnmatch.fnmatchcase(name, pattern)]
-        if not matched:
-            raise ArgumentError(
-                f"--freeze {pattern} matches no weight; the weights are {', '.join(model.params)}"
-            )
-        model = model.freeze(*matched)
-    if not model.trainable():
-        raise ArgumentError("no weight is left to train; freeze fewer with --freeze")
-    return model
-
-
-def _freeze_convolutions(model: Model) -> Model:
-    """The twin of a model: the same weights, of which those of convolutions do not train."""
-    nodes = model.proto.graph.node if model.proto is not None else []
-    convolutions = [node for node in nodes if node.op_type.startswith("Conv")]
-    weights = {name for node in convolutions for name in node.input[1:]} & set(model.trainable())
-    twin = model.freeze(*weights)
-    if not weights or not twin.trainable():
-        raise ArgumentError(
-            "--compare-frozen compares with a twin whose convolutions do not train; this model "
-            "has no convolution that trains, or nothing else that does"
-        )
-    return twin
-
-
-def _training_step(job: Job, model: Model) -> TrainStep:
-    """The training step of a run's model, or of its twin."""
-    settings = job.settings
-    return train_step(
-        model,
-        settings.loss,
-        build_optimizer(settings),
-        target=settings.target,
-        accumulate=settings.accumulate,
-        seed=settings.seed,
-        rules=settings.rules,
-    )
+def _extent(history: History) -> tuple[int, int]:
+    """How many steps and epochs a history holds."""
+    return len(history.losses), len(history.epochs)

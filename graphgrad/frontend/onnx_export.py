@@ -12,7 +12,8 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
 
 from ..errors import ArgumentError, ModelError
-from ..runtime.files import UNFINISHED, replace_file, unfinished
+from ..files import write_file, writing
+from ..runtime.files import UNFINISHED, unfinished
 from .arrays import checked_arrays
 from .model import Model
 from .onnx_graph import attribute, opset, output_names, readers, subgraphs
@@ -53,6 +54,8 @@ def to_onnx(
         If names, shapes or dtypes are not those of the model.
     ArgumentError
         If the folder of `path` does not exist, or `path` is a folder.
+    OutputError
+        If the file cannot be written; one of the same name is untouched.
     """
     if model.proto is None:
         raise ModelError("the model wraps a Relax module, there is no ONNX graph to write")
@@ -75,7 +78,7 @@ def to_onnx(
         _write_weights(proto, path.with_name(f"{path.name}.data"))
     else:
         check(proto)  # which takes no model of more than 2 GB
-    replace_file(path, proto.SerializeToString())
+    write_file(path, proto.SerializeToString())
 
 
 def _to_inference(graph: onnx.GraphProto, version: int, read_names: set[str]) -> None:
@@ -129,7 +132,9 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
 
 def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
     """Move the weights of a model to a file of their own, which replaces one of the same name."""
-    with unfinished(path, UNFINISHED, is_folder=True) as folder:
+    with writing(path), unfinished(path, UNFINISHED, is_folder=True) as folder:
         convert_model_to_external_data(proto, location=path.name, size_threshold=_MAX_INLINE_BYTES)
         write_external_data_tensors(proto, str(folder))
+        with open(folder / path.name, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(folder / path.name, path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from ..files import write_file
 from ..report.curve import sparkline
 from ..report.table import table
 
@@ -77,7 +79,9 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
     Raises
     ------
     ArgumentError
-        As `check_figure_path`; or the file cannot be written.
+        As `check_figure_path`.
+    OutputError
+        The file cannot be written.
     """
     path = check_figure_path(path)
     classes = profile.classes[:_CLASSES_SHOWN]
@@ -95,10 +99,9 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
     bars.invert_yaxis()
     bars.set(xlabel="ms per step", title=_headline(profile))
     _draw_memory(memory, profile)
-    try:
-        figure.savefig(path, format=path.suffix.lower().removeprefix("."), dpi=120)
-    except OSError as error:
-        raise ArgumentError(f"cannot write the figure {path}: {error.strerror}") from error
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix.lower().removeprefix("."), dpi=120)
+    write_file(path, picture.getvalue())
 
 
 def _figure_class() -> Any:

@@ -1,8 +1,11 @@
 """The loss curve: as a line of text, and as a picture."""
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+
+from ..files import write_file
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -53,6 +56,10 @@ def write_picture(
     -------
     bool
         Whether it was written: without matplotlib (extra ``plot``) nothing is.
+
+    Raises
+    ------
+    OutputError
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
@@ -70,7 +77,9 @@ def write_picture(
             ylim=(min(accuracy for _, accuracy in accuracies) - 0.02, 1.0),
         )
     figure.legend(loc="outside upper center", ncols=2)
-    figure.savefig(path, format="png", dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_file(path, picture.getvalue())
     return True
 
 

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from ..train.run import Epoch
+from .stream import Stream
 
 # The numbers come first, because a narrow terminal cuts the end off.
 BAR = "{desc}step {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}] {bar:10}"
@@ -19,25 +20,25 @@ class ProgressLine:
     ----------
     total : int
         Steps of the whole run.
-    stream : TextIO
-        Where to write; whether it is a terminal decides the form.
+    stream : TextIO or None
+        Where to write as long as that is possible; whether it is a terminal decides the form.
     done : int
         Steps done before.
     label : str
         Put before each line.
     """
 
-    def __init__(self, total: int, stream: TextIO, done: int = 0, label: str = ""):
+    def __init__(self, total: int, stream: TextIO | None, done: int = 0, label: str = ""):
         self._total = total
-        self._stream = stream
+        self._stream: Any = Stream(stream)
         self.label = label
         self._prefix = f"{label}: " if label else ""
         self._bar: tqdm | None = None
-        if stream.isatty():
+        if self._stream.isatty():
             self._bar = tqdm(
                 total=total,
                 initial=done,
-                file=stream,
+                file=self._stream,
                 desc=self._prefix,
                 bar_format=BAR,
             )

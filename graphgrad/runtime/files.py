@@ -39,7 +39,8 @@ def replace_file(path: Path, *content: bytes) -> None:
     Parameters
     ----------
     path : Path
-        A link keeps pointing at the file. The mode of a file that is replaced is kept.
+        A link keeps pointing at the file. The mode of a file that is replaced is kept. A device or
+        a pipe is written to, not replaced.
     content : bytes
         What is written, one after the other.
 
@@ -49,6 +50,9 @@ def replace_file(path: Path, *content: bytes) -> None:
         What stood there before is untouched.
     """
     path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        path.write_bytes(b"".join(content))
+        return
     with unfinished(path, UNFINISHED) as new_file:
         with open(new_file, "wb") as file:
             for part in content:
@@ -58,7 +62,7 @@ def replace_file(path: Path, *content: bytes) -> None:
         if path.exists():
             shutil.copymode(path, new_file)
         os.replace(new_file, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 @contextlib.contextmanager
@@ -75,11 +79,7 @@ def unfinished(path: Path, ending: str, is_folder: bool = False) -> Iterator[Pat
         them.
     is_folder : bool
     """
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{ending}"):
-        with contextlib.suppress(OSError):  # somebody else has removed it
-            descriptor = _lock(leftover, wait=False)
-            _remove(leftover)
-            _unlock(descriptor)
+    remove_unfinished(path, ending)
     while True:
         new_path = path.parent / f".{path.name}.{secrets.token_hex(8)}{ending}"
         new_path.mkdir() if is_folder else new_path.touch(exist_ok=False)
@@ -92,6 +92,15 @@ def unfinished(path: Path, ending: str, is_folder: bool = False) -> Iterator[Pat
     finally:
         _remove(new_path)
         _unlock(descriptor)
+
+
+def remove_unfinished(path: Path, ending: str) -> None:
+    """Remove what killed processes have left unfinished beside a path; see `unfinished`."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{ending}"):
+        with contextlib.suppress(OSError):  # somebody else has removed it
+            descriptor = _lock(leftover, wait=False)
+            _remove(leftover)
+            _unlock(descriptor)
 
 
 def put_folder(new_folder: Path, destination: Path) -> None:
@@ -118,7 +127,7 @@ def put_folder(new_folder: Path, destination: Path) -> None:
             os.rename(_aside(destination), destination)
             raise
         shutil.rmtree(_aside(destination), ignore_errors=True)
-    _sync_folder(destination.parent)
+    sync_folder(destination.parent)
 
 
 def recover_folder(destination: Path) -> None:
@@ -179,11 +188,11 @@ def _flush(folder: Path) -> None:
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
         elif path.is_dir():
-            _sync_folder(path)
-    _sync_folder(folder)
+            sync_folder(path)
+    sync_folder(folder)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable; not every platform lets one be opened for that."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)

@@ -21,10 +21,12 @@ from safetensors.numpy import save
 
 from .errors import FactsError, StateError
 from .files import free_space, replace_file
+from .json_form import is_object, misfit
 
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
 _SEPARATOR = "/"
+_EXTRA = "extra"
 
 Groups = dict[str, dict[str, np.ndarray]]
 """Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
@@ -41,16 +43,17 @@ def write(
     groups : mapping of str to mapping of str to array
         Group names hold no ``/``.
     facts : dict
-        Anything that JSON can hold.
+        Anything that JSON can hold; of the mapping ``facts["extra"]``, values may also be arrays.
 
     Raises
     ------
     FactsError
-        JSON cannot hold the facts.
+        JSON cannot hold the facts, or a file cannot, because they are too long.
     StateError
         The file cannot be written; what stood there before is untouched.
     """
     path = _path(path)
+    groups, facts = _split_extra(groups, facts)
     arrays = {
         f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
         for group, members in groups.items()
@@ -62,12 +65,35 @@ def write(
         raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
     metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
     try:
-        replace_file(path, save(arrays, metadata=metadata))
+        data = save(arrays, metadata=metadata)
+    except SafetensorError as error:  # of a header, which holds the facts, above 100 MB
+        raise FactsError(
+            f"the facts for {path} take {len(text):,} bytes as JSON, too many for a file "
+            f"({error}); give what is long as a numpy array"
+        ) from error
+    try:
+        replace_file(path, data)
     except (OSError, ValueError) as error:
         raise StateError(
             f"cannot write the checkpoint {path}: {error}; {free_space(path.parent)}; what stood "
             "there before is untouched"
         ) from error
+
+
+def _split_extra(
+    groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict
+) -> tuple[Mapping[str, Mapping[str, np.ndarray]], dict]:
+    """Groups and facts, with the arrays among the extra facts as a group of their own."""
+    extra = facts.get(_EXTRA, {})
+    arrays = {
+        name: value
+        for name, value in (extra.items() if isinstance(extra, Mapping) else ())
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    }
+    if not arrays:
+        return groups, facts
+    rest = {name: value for name, value in extra.items() if name not in arrays}
+    return {**groups, _EXTRA: arrays}, {**facts, _EXTRA: rest}
 
 
 def _path(path: Any) -> Path:
@@ -91,17 +117,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     StateError
         The file is missing, damaged, or no checkpoint of graphgrad.
     """
-    path = _path(path)
-    if not path.is_file():
-        raise StateError(f"there is no file {path} to load")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise StateError(
-            f"{path} is damaged or no checkpoint ({error}); use an older one"
-        ) from error
+    arrays, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise StateError(
             f"{path} is a safetensors file, but no checkpoint of graphgrad in the format {FORMAT}"
@@ -113,16 +129,56 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    return groups, json.loads(text)
+    facts = _parsed(path, text)
+    if _EXTRA in groups:
+        facts[_EXTRA] = facts.get(_EXTRA, {}) | groups.pop(_EXTRA)
+    return groups, facts
+
+
+def read_tensors(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of any safetensors file by name, and its metadata.
+
+    Raises
+    ------
+    StateError
+        The file is missing, damaged or no safetensors file.
+    """
+    path = _path(path)
+    if not path.is_file():
+        raise StateError(f"there is no file {path} to load")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return arrays, file.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} is damaged, or no checkpoint nor safetensors file ({error}); use an older one"
+        ) from error
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that `write` made it, in any format; its digest is not checked."""
+    if not _path(path).is_file():
+        return False
     try:
         with safe_open(path, framework="numpy") as file:
             return str((file.metadata() or {}).get("format", "")).startswith(_FORMATS)
     except (SafetensorError, OSError):
         return False
+
+
+def _parsed(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+    """Facts, as JSON writes them, with some of the caller's own."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{path} is damaged: its facts are no JSON ({error})") from error
+    fault = misfit(facts, {f"{_EXTRA}?": is_object})
+    if fault is not None:
+        raise StateError(f"{path} holds facts that no step has written: {fault}; use an older one")
+    return facts
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
-from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tvm
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from . import state_file
 from .arrays import Arrays, Staging, to_array, to_arrays
-from .errors import FolderError, InputError, OutOfMemoryError, StateError
-from .folder import MANIFEST, STATE, check_files, folder_at, machine_code_from, read_manifest
+from .errors import ExportedStepError, FolderError, InputError, OutOfMemoryError
+from .folder import MANIFEST, check_files, folder_at, machine_code_from, read_manifest
 from .library import Libraries
 from .machine import check_machine, device_errors, open_device, release_pool
+from .manifest import STATE
 from .owned import Description, Owned
+from .progress import Progress, progress_in, unfit_rate
 from .synchronized import TakesTurns, one_at_a_time
 from .threads import prepare as prepare_threads
-from .window import Window, accumulated_in, dropped_on_failure
+from .window import Window, dropped_on_failure
 
 _T = TypeVar("_T")
 
@@ -81,7 +79,7 @@ class ExportedStep(TakesTurns):
         super().__init__()
         root = folder_at(folder)
         self.manifest = read_manifest(root)
-        check_files(root, self.manifest["files"])
+        check_files(root, self.manifest)
         check_machine(self.manifest)
         self._device = open_device(self.manifest, device)
         self._staging = Staging(self._device)
@@ -95,7 +93,7 @@ class ExportedStep(TakesTurns):
                 f"weights is a {type(weights).__name__}; give arrays by name or a path"
             )
         elif weights is not None and not state_file.is_state_file(weights):
-            self._start(_read_weights(weights))
+            self._start(state_file.read_tensors(weights)[0])
         elif weights is not None or STATE in self.manifest["files"]:
             self.load(root / STATE if weights is None else weights)
         else:
@@ -103,6 +101,12 @@ class ExportedStep(TakesTurns):
                 f"{root} was exported without weights: give them as weights=, arrays by name or a "
                 "safetensors file"
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise ExportedStepError(
+            "an exported step cannot be pickled or copied: its tensors belong to a device; save "
+            "its state with save(path), and load the export and that state where it is needed"
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -112,7 +116,9 @@ class ExportedStep(TakesTurns):
     @learning_rate.setter
     @one_at_a_time
     def learning_rate(self, rate: float) -> None:
-        self._check_rate(rate)
+        reason = unfit_rate(rate, self._trained_dtypes())
+        if reason:
+            raise InputError(f"learning_rate={rate!r} {reason}")
         self._rate = self._on_device("a copy of the learning rate", lambda: self._placed_rate(rate))
         self._learning_rate = float(rate)
 
@@ -238,7 +244,7 @@ class ExportedStep(TakesTurns):
         path : path
             Replaced in one step: after a crash it holds the old or the new state, whole.
         extra : mapping, optional
-            Facts of your own; anything that JSON can hold.
+            Facts of your own: anything that JSON can hold, and arrays of numbers.
 
         Raises
         ------
@@ -282,19 +288,14 @@ class ExportedStep(TakesTurns):
             The device has failed.
         """
         groups, facts = state_file.read(path)
-        accumulated = accumulated_in(path, facts, self.accumulate)
-        window_types = self._described.window_types() if accumulated else {}
+        progress = self._progress(path, facts)
+        window_types = self._described.window_types() if progress.accumulated else {}
         types = {**self._described.types(), **window_types}
         # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**types, **groups}}
         state_file.check_match(path, groups, types)
-        if facts["optimizer"] != self.manifest["optimizer"]:
-            raise StateError(
-                f"{path} was saved by {facts['optimizer']}, but this step uses "
-                f"{self.manifest['optimizer']}"
-            )
-        self._place(groups, facts)
-        return facts["extra"]
+        self._place(groups, progress)
+        return progress.extra
 
     def _start(self, weights: Mapping[str, Any]) -> None:
         """Begin at step 0 with given values of the parameters and statistics."""
@@ -309,36 +310,33 @@ class ExportedStep(TakesTurns):
         for name, ty in types.items():
             ty.check(f"weights {name!r}", arrays[name])
         facts = {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0}
-        self._place(self._described.started(arrays), facts)
+        self._place(self._described.started(arrays), self._progress(MANIFEST, facts))
 
-    def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
-        """Go on from the arrays and facts of a state file; the arrays are copied to the device."""
-        steps, rate = facts["steps"], facts["learning_rate"]
-        accumulated = int(facts.get("accumulated", 0))
-        self._check_rate(rate)
+    def _progress(self, path: str | os.PathLike[str], facts: Mapping[str, Any]) -> Progress:
+        """The progress that the facts of a file tell, checked."""
+        optimizer, dtypes = self.manifest["optimizer"], self._trained_dtypes()
+        return progress_in(path, facts, optimizer, self.accumulate, dtypes)
+
+    def _place(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
+        """Go on from the arrays of a state file, which are copied to the device."""
 
         def placed() -> tuple[Any, ...]:
             described = self._described
-            owned = Owned(described, groups, steps - facts["skipped"], self._device)
+            owned = Owned(described, groups, progress.updates, self._device)
             window = None
             if self.accumulate > 1:
                 types, storage = described.window_types(), described.storage
-                window = Window(types, groups, accumulated, self._device, storage)
-            return owned, window, self._placed_rate(rate)  # last, as it may overwrite
+                window = Window(types, groups, progress.accumulated, self._device, storage)
+            # Last, as it may overwrite.
+            return owned, window, self._placed_rate(progress.learning_rate)
 
         task = "a copy of the parameters and the optimizer's state"
         self._owned, self._window, self._rate = self._on_device(task, placed)
-        self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
+        self.steps, self._seed = progress.steps, progress.seed
+        self._learning_rate = progress.learning_rate
 
-    def _check_rate(self, rate: float) -> None:
-        """Raise unless a rate is a finite number, at least 0, in the dtypes of all parameters."""
-        if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
-            raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
-        for dtype in {ty.dtype for ty in self._described.trained}:
-            with np.errstate(over="ignore"):
-                overflows = np.isinf(np.float64(rate).astype(dtype))
-            if overflows:
-                raise InputError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+    def _trained_dtypes(self) -> list[str]:
+        return [ty.dtype for ty in self._described.trained]
 
     def _placed_rate(self, rate: float) -> tvm.runtime.Tensor:
         """The learning rate on the device; the next one overwrites it."""
@@ -398,12 +396,7 @@ class ExportedStep(TakesTurns):
         """The outputs by name."""
         library, arguments = self._libraries.of(inputs, self._staging)
         outputs = library.evaluate(*arguments, *self._owned.of_model())[0]
-        return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
-
-
-def _read_weights(path: str | os.PathLike[str]) -> Arrays:
-    """The arrays of any safetensors file, by name."""
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise StateError(f"{path} cannot be read as a safetensors file: {error}") from error
+        names = self.manifest["outputs"]
+        if len(names) != len(outputs):
+            raise FolderError(f"{MANIFEST} names {len(names)} of {len(outputs)} outputs")
+        return to_arrays(dict(zip(names, outputs, strict=True)))

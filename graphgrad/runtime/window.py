@@ -5,16 +5,14 @@ The counterpart of `graphgrad.train.window`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tvm
 
 from .arrays import Arrays, copy, to_arrays
-from .errors import StateError
 from .library import TensorType
 from .storage import Storage
 
@@ -29,24 +27,6 @@ def window_types(state: Mapping[str, TensorType], trained: Sequence[TensorType])
         "window_state": dict(state),
         "accumulators": {ty.name: TensorType(ty.name, _wide(ty.dtype), ty.shape) for ty in trained},
     }
-
-
-def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accumulate: int) -> int:
-    """How many micro-batches of an open window a state file holds.
-
-    Raises
-    ------
-    StateError
-        It holds some, and a window has not `accumulate` of them.
-    """
-    accumulated = int(facts.get("accumulated", 0))
-    if accumulated and facts["accumulate"] != accumulate:
-        raise StateError(
-            f"{path} was saved behind {accumulated} of {facts['accumulate']} micro-batches of a "
-            f"step, but this step has accumulate={accumulate}; load it into one with "
-            f"accumulate={facts['accumulate']}, or save where step.accumulated is 0"
-        )
-    return accumulated
 
 
 class Counting(Protocol):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..errors import ArgumentError, CheckpointError
-from ..runtime import state_file, window
+from ..runtime import state_file
 from ..runtime.errors import FactsError, StateError
+from ..runtime.progress import Progress, progress_in
 from ..runtime.state_file import Groups
 
 
@@ -48,7 +49,8 @@ def read_for(
     current: Callable[[bool], Mapping[str, Mapping[str, np.ndarray]]],
     method: str,
     accumulate: int,
-) -> tuple[Groups, dict[str, Any], int]:
+    dtypes: Iterable[Any],
+) -> tuple[Groups, Progress]:
     """Read a file that a step is to go on from.
 
     Parameters
@@ -60,34 +62,29 @@ def read_for(
         The step's optimizer in words.
     accumulate : int
         The micro-batches of its windows.
+    dtypes : iterable
+        Those of the parameters that train.
 
     Returns
     -------
     groups : dict
         Arrays of the groups, names, shapes and dtypes of `current`.
-    facts : dict
-    accumulated : int
-        Micro-batches of an open window.
+    progress : Progress
 
     Raises
     ------
     CheckpointError
         The file is missing, damaged, or of another model or optimizer, or of an open window of
-        another size.
+        another size, or says what cannot be. Nothing is left to be refused once it is read.
     """
     groups, facts = read(path)
     with _our_errors():
-        accumulated = window.accumulated_in(path, facts, accumulate)
-        expected = current(accumulated > 0)
+        progress = progress_in(path, facts, method, accumulate, dtypes)
+        expected = current(progress.accumulated > 0)
         # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**expected, **groups}}
         state_file.check_match(path, groups, expected)
-    if facts["optimizer"] != method:
-        raise CheckpointError(
-            f"{path} was saved by {facts['optimizer']}, this step uses {method}; build the step "
-            "with the same optimizer"
-        )
-    return groups, facts, accumulated
+    return groups, progress
 
 
 @contextlib.contextmanager

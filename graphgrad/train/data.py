@@ -1,7 +1,5 @@
 """Data sets in memory: the digits that ship with the package, and .npz files."""
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -11,9 +9,12 @@ from typing import Literal
 import numpy as np
 
 from ..errors import InputError
+from .npz import read_arrays
 
 TargetKind = Literal["labels", "values"]
 HELD_OUT = "_test"
+DIGITS = resources.files("graphgrad.models").joinpath("data", "digits.npz")
+"""The file of `digits`."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ def digits() -> Dataset:
         1,437 training and 360 held-out examples: input ``x`` float32 (N, 1, 8, 8) in [0, 1],
         targets int64 (N,) in 0 … 9. CC BY 4.0; the attribution is in ``models/data/README.md``.
     """
-    archive = resources.files("graphgrad.models").joinpath("data", "digits.npz")
-    with archive.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with DIGITS.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         images, labels, held_out = arrays["images"], arrays["labels"], arrays["held_out"]
     # Pixels are numbers from 0 to 16.
     examples = Examples({"x": images[:, None].astype(np.float32) / 16}, labels.astype(np.int64))
@@ -151,36 +151,6 @@ def padded_batches(examples: Examples, batch: int) -> Iterator[tuple[Examples, i
         indices = np.arange(start, start + batch)
         count = min(batch, len(examples) - start)
         yield examples.take(np.minimum(indices, len(examples) - 1)), count
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; files with pickled objects are refused.
-
-    Raises
-    ------
-    InputError
-        The file is missing, damaged, no .npz file, or an array holds objects.
-    """
-    if not path.exists():
-        raise InputError(f"the data file {path} does not exist")
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path} is not an .npz file, or is truncated; write it with numpy.savez")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: _read_array(archive, name, path) for name in archive.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} is damaged ({error}); write it again") from error
-
-
-def _read_array(archive: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
-    """Read one array of an open .npz file."""
-    try:
-        return archive[name]
-    except ValueError:  # what numpy raises for objects under allow_pickle=False
-        raise InputError(
-            f"{path}: array {name} holds Python objects, which are not read because loading them "
-            "can run code; save it with a numeric dtype"
-        ) from None
 
 
 def _examples(

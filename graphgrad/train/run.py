@@ -134,7 +134,7 @@ class History:
 
 
 class Observer:
-    """Told of each step and epoch; asked before each step whether to stop. Does nothing itself."""
+    """Told of each step and epoch; asked whether to stop, and when to save. Does nothing itself."""
 
     def on_step(self, history: History, images_per_second: float) -> None:
         """Be told that a step is done."""
@@ -145,6 +145,13 @@ class Observer:
     def should_stop(self) -> bool:
         """Whether to leave the rest of the run for later."""
         return False
+
+    def save_is_due(self, steps: int) -> bool:
+        """Whether to save now that so many steps are taken; asked after each."""
+        return False
+
+    def save(self, history: History) -> None:
+        """Save the run; the history holds as many steps as the training step has taken."""
 
 
 def train(
@@ -179,20 +186,47 @@ def train(
         There are fewer training examples than fill one batch.
     """
     per_epoch = batch_count(dataset.train, plan.examples)
-    while len(history.losses) < plan.steps:
-        started = time.perf_counter()
-        seconds: list[float] = []
-        outcome = _rest_of_epoch(step, dataset.train, plan, history, observer, seconds=seconds)
-        if outcome == "finished":
+    stopwatch = _Stopwatch(history)
+    seconds: list[float] = []
+    while True:
+        # Also where a resumed run was saved between the last step of an epoch and its summary.
+        if _lacks_summary(history, per_epoch, plan.steps):
             held_out = evaluate(step, dataset.held_out, plan.batch) if dataset.held_out else {}
             history.epochs.append(
                 _summary(history.losses, per_epoch, held_out, _speed(plan.examples, seconds))
             )
-        history.seconds += time.perf_counter() - started
+            stopwatch.lap()
+            observer.on_epoch(history)
+        if len(history.losses) >= plan.steps:
+            return "diverged" if history.ended_skipping else "finished"
+        seconds = []
+        outcome = _rest_of_epoch(
+            step, dataset.train, plan, history, observer, seconds=seconds, stopwatch=stopwatch
+        )
+        stopwatch.lap()
         if outcome != "finished":
             return outcome
-        observer.on_epoch(history)
-    return "diverged" if history.ended_skipping else "finished"
+
+
+def _lacks_summary(history: History, per_epoch: int, steps: int) -> bool:
+    """Whether an epoch, or the last part of one, is over and has no entry in the history."""
+    done = len(history.losses)
+    is_over = done > 0 and (done % per_epoch == 0 or done >= steps)
+    return is_over and (not history.epochs or history.epochs[-1].step < done)
+
+
+class _Stopwatch:
+    """A clock that adds the time which passes to a history."""
+
+    def __init__(self, history: History):
+        self._history = history
+        self._since = time.perf_counter()
+
+    def lap(self) -> None:
+        """Add the time since the last lap."""
+        now = time.perf_counter()
+        self._history.seconds += now - self._since
+        self._since = now
 
 
 def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, float]:
@@ -240,6 +274,7 @@ def _rest_of_epoch(
     observer: Observer,
     *,
     seconds: list[float],
+    stopwatch: _Stopwatch,
 ) -> Outcome:
     """Take the steps that the current epoch still lacks, and append the seconds of each."""
     # A resumed run goes on within its epoch: the batches of the steps done are passed over.
@@ -257,6 +292,10 @@ def _rest_of_epoch(
         _record(unread_losses.due(), history, observer, _speed(plan.examples, seconds))
         if history.diverged:
             return "diverged"
+        if observer.save_is_due(index + 1):
+            _record(unread_losses.all(), history, observer, _speed(plan.examples, seconds))
+            stopwatch.lap()
+            observer.save(history)
     _record(unread_losses.all(), history, observer, _speed(plan.examples, seconds))
     return "diverged" if history.diverged else outcome
 

@@ -14,6 +14,7 @@ import tvm
 from ..errors import ArgumentError
 from ..ir.arrays import to_tensor
 from ..lower.device import reported
+from ..runtime.progress import unfit_rate
 from ..runtime.storage import Storage
 from .staging import overwrite
 from .tensors import Arrays, Spans, as_arrays
@@ -111,11 +112,9 @@ class TrainState:
             It is infinite in the dtype of a parameter.
         DeviceError
         """
-        for dtype in self.trained_dtypes:
-            with np.errstate(over="ignore"):
-                overflows = np.isinf(np.float64(rate).astype(dtype))
-            if overflows:
-                raise ArgumentError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+        reason = unfit_rate(rate, self.trained_dtypes)
+        if reason:
+            raise ArgumentError(f"learning_rate={rate!r} {reason}")
         with reported(self.device, "setting the learning rate"):
             overwrite(self.rate, np.array(rate, "float64"))
 

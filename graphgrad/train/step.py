@@ -52,7 +52,8 @@ def train_step(
         the model's outputs and the targets that returns a scalar.
     optimizer : one of graphgrad.optim
     wrt : name or names, optional
-        The parameters that train; by default all that can.
+        The parameters that train; by default all but those that are frozen, and those in
+        ``model.constants``, such as masks.
     target : str, dict or Target
         Where it runs; a bare ``"llvm"`` is this host, a bare ``"cuda"`` its GPU.
     accumulate : int
@@ -122,6 +123,11 @@ class TrainStep(ModelOnDevice):
     steps : int
         Steps so far: calls, or windows that are over.
     """
+
+    kept_by = (
+        "save its state with step.save(path), or all of it with step.export(path), and load that "
+        "where it is needed"
+    )
 
     def __init__(
         self,
@@ -332,7 +338,8 @@ class TrainStep(ModelOnDevice):
         path : path
             Replaced in one step: after a crash it holds the old or the new state, whole.
         extra : mapping, optional
-            Facts of your own, such as the position in the data; anything that JSON can hold.
+            Facts of your own, such as the position in the data: anything that JSON can hold, and
+            arrays of numbers.
 
         Raises
         ------
@@ -361,15 +368,14 @@ class TrainStep(ModelOnDevice):
             The file is missing, damaged, or of another model or optimizer, or of an open window and
             another `accumulate`; nothing has changed.
         """
-        groups, facts, accumulated = checkpoint.read_for(
-            path, self._tensors.arrays, self._recipe.method, self.accumulate
+        tensors = self._tensors
+        groups, progress = checkpoint.read_for(
+            path, tensors.arrays, self._recipe.method, self.accumulate, tensors.trained_dtypes
         )
-        # First, because the copies may fail. Updates are the steps that were not skipped.
-        self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
-        self.learning_rate = facts["learning_rate"]
-        self.steps = facts["steps"]
-        self._seed = facts["seed"]
-        return facts["extra"]
+        tensors.restore(groups, progress.updates, progress.accumulated)  # first: it may fail
+        self.learning_rate = progress.learning_rate
+        self.steps, self._seed = progress.steps, progress.seed
+        return progress.extra
 
     @one_at_a_time
     def export(

@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,11 +47,6 @@ def command(*arguments: str, **options) -> subprocess.Popen:
     )
 
 
-def assert_same_weights(first: Path, second: Path) -> None:
-    one, two = (onnx.load(out / "trained.onnx").graph.initializer for out in (first, second))
-    assert [(t.name, t.raw_data) for t in one] == [(t.name, t.raw_data) for t in two]
-
-
 def test_digits_by_default_and_convolutions_matter(tmp_path):
     """The main job, shortened: the ResNet learns, and less so without convolution gradients."""
     process = command("train", "--epochs", "4", "--compare-frozen", "--out", str(tmp_path))
@@ -89,64 +83,31 @@ def test_learns_and_tells_json_lines(task, tmp_path, capsys):
     assert events[1]["loss"] > 2 * events[-2]["loss"]
 
 
-@pytest.mark.parametrize("steps", [2, 4])
-def test_resuming_is_bit_identical(task, tmp_path, steps, monkeypatch, capsys):
-    assert train(*task, *TINY, out=tmp_path / "straight") == 0
-    interrupt_after(monkeypatch, steps)
-    assert train(*task, *TINY, out=tmp_path / "halted") == 130
-    assert f"--resume --out {tmp_path / 'halted'}" in capsys.readouterr().out
-    assert len(record(tmp_path / "halted")["loss"]) == steps
-    monkeypatch.undo()
-    assert train("--resume", out=tmp_path / "halted") == 0
-    straight, halted = record(tmp_path / "straight"), record(tmp_path / "halted")
-    assert halted["loss"] == straight["loss"]
-    assert [e["held_out"] for e in halted["epochs"]] == [e["held_out"] for e in straight["epochs"]]
-    assert_same_weights(tmp_path / "straight", tmp_path / "halted")
-
-
-def interrupt_after(monkeypatch, steps: int) -> None:
-    from graphgrad.cli.train import Watcher
-
-    original = Watcher.on_step
-
-    def on_step(self, history, speed):
-        original(self, history, speed)
-        if len(history.losses) == steps:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Watcher, "on_step", on_step)
-
-
-def test_ctrl_c_leaves_a_resumable_run(task, tmp_path):
-    out = ["--out", str(tmp_path / "out")]
-    process = command("train", *task, "--epochs", "100000", "--json", "--batch", "64", *out)
-    for line in process.stdout:
-        if json.loads(line)["event"] == "epoch":
-            break
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    last = json.loads(output.splitlines()[-1])
-    assert process.returncode == 130, errors
-    assert last["event"] == "interrupted" and 1 <= last["done"] < 100000
-    assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
-    assert len(record(tmp_path / "out")["loss"]) == last["done"]
-
-
-def test_a_record_ahead_of_its_checkpoint_is_cut(task, tmp_path):
-    """As after a kill between the two writes."""
-    assert train(*task, *TINY, out=tmp_path) == 0
-    expected = record(tmp_path)
-    ahead = expected | {"loss": [*expected["loss"], 99.0]}
-    (tmp_path / "history.json").write_text(json.dumps(ahead))
-    assert train("--resume", out=tmp_path) == 0
-    assert record(tmp_path)["loss"] == expected["loss"]
-
-
 def test_freeze_keeps_weights(task, tmp_path):
     assert train(*task, *TINY, "--freeze", "fc1.*", out=tmp_path) == 0
     before = {t.name: t.raw_data for t in onnx.load(task[0]).graph.initializer}
     after = {t.name: t.raw_data for t in onnx.load(tmp_path / "trained.onnx").graph.initializer}
     assert {name for name in before if before[name] != after[name]} == {"fc2.weight", "fc2.bias"}
+
+
+@pytest.mark.parametrize(
+    "arguments, trained",
+    [
+        (["--wrt", "fc2.*"], {"fc2.weight", "fc2.bias"}),
+        (["--constants", "fc1.*", "--constants", "fc2.bias"], {"fc2.weight"}),
+    ],
+    ids=["wrt", "constants"],
+)
+def test_weights_that_are_named_train(task, tmp_path, arguments, trained):
+    assert train(*task, *TINY, *arguments, out=tmp_path) == 0
+    before = {t.name: t.raw_data for t in onnx.load(task[0]).graph.initializer}
+    after = {t.name: t.raw_data for t in onnx.load(tmp_path / "trained.onnx").graph.initializer}
+    assert {name for name in before if before[name] != after[name]} == trained
+
+
+def test_grad_of_all_but_the_constants(task, capsys):
+    assert main(["grad", task[0], "--constants", "fc1.*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gradients"] == ["fc2.weight", "fc2.bias"]
 
 
 def test_accumulated_batches_are_one_big_one(task, tmp_path):
@@ -188,6 +149,12 @@ def test_a_loss_that_stays_non_finite_fails(task, tmp_path, capsys):
             "--freeze conv9* matches no weight",
         ),
         (["{model}", "--data", "{data}", "--freeze", "*"], "no weight is left to train"),
+        (["{model}", "--data", "{data}", "--wrt", "conv9"], "--wrt conv9 matches no weight"),
+        (["{model}", "--data", "{data}", "--constants", "conv9"], "has no weight 'conv9'"),
+        (
+            ["{model}", "--data", "{data}", "--constants", "fc1.*", "--wrt", "fc1.bias"],
+            "['fc1.bias'] are frozen, by freeze or constants=",
+        ),
         (["{model}", "--data", "{data}", "--compare-frozen"], "has no convolution"),
         (["{model}", "--data", "{data}", "--batch", "65"], "64 training examples do not fill"),
         (["{model}", "--data", "{data}", "--loss", "hubris"], "hubris"),
@@ -196,6 +163,7 @@ def test_a_loss_that_stays_non_finite_fails(task, tmp_path, capsys):
         (["{model}", "--data", "{data}", "--loss", "mse"], "targets"),
         (["{model}"], "input"),
         (["--resume"], "nothing to resume"),
+        (["--save-every", "often"], "--save-every often: give a number of steps"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -245,14 +213,6 @@ def test_a_label_out_of_range_leaves_an_earlier_run_alone(task, tmp_path, capsys
     assert before == {path.name: path.read_bytes() for path in out.iterdir()}
 
 
-def test_a_new_run_never_leaves_an_old_checkpoint_beside_its_record(task, tmp_path, monkeypatch):
-    """As when killed between writing the record and the first checkpoint."""
-    assert train(*task, *TINY, out=tmp_path) == 0
-    monkeypatch.setattr("graphgrad.train.step.TrainStep.save", lambda step, path: None)
-    assert train(*task, *TINY, "--seed", "1", out=tmp_path) == 0
-    assert not (tmp_path / "checkpoint.safetensors").exists()
-
-
 def test_bad_input_in_json(tmp_path, capsys):
     assert train("nowhere.onnx", "--json", out=tmp_path / "out") == 2
     assert json.loads(capsys.readouterr().out)["event"] == "error"
@@ -262,37 +222,6 @@ def test_unusable_output_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert train(out=tmp_path / "file") == 2
     assert "cannot be made" in capsys.readouterr().err
-
-
-def test_resume_keeps_its_settings(task, tmp_path, capsys):
-    assert train(*task, *TINY, out=tmp_path) == 0
-    assert train("--resume", "--lr", "0.5", out=tmp_path) == 2
-    assert "lr is 0.5, but the run" in capsys.readouterr().err
-    assert train("--resume", "--lr", "0.1", out=tmp_path) == 0
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ("", "not the record"),
-        ("[1]", "not the record"),
-        ('{"format": 9}', "its format is 9, expected 1"),
-        ('{"format": 1}', "it lacks epochs, loss, seconds, settings"),
-    ],
-)
-def test_resume_from_a_damaged_record(task, tmp_path, capsys, content, message):
-    assert train(*task, *TINY, out=tmp_path) == 0
-    (tmp_path / "history.json").write_text(content)
-    assert train("--resume", out=tmp_path) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_resume_from_a_record_behind_its_checkpoint(task, tmp_path, capsys):
-    assert train(*task, *TINY, out=tmp_path) == 0
-    behind = record(tmp_path) | {"loss": [1.0]}
-    (tmp_path / "history.json").write_text(json.dumps(behind))
-    assert train("--resume", out=tmp_path) == 2
-    assert "not of one run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

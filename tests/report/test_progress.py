@@ -45,3 +45,20 @@ def test_moving_line_on_a_terminal():
 )
 def test_describe(loss, held_out, text):
     assert describe(loss, 10.0, held_out) == text
+
+
+class Closed(io.StringIO):
+    """A terminal that was closed."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("stream", [Closed(), None], ids=["hung up", "closed"])
+def test_a_run_outlives_its_terminal(stream):
+    with ProgressLine(4, stream) as line:
+        line.step(0.5, 100.0, {})
+        line.epoch(Epoch(1, 4, 0.375, {}, 1234.0))

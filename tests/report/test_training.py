@@ -17,7 +17,7 @@ def tell_all(as_json: bool) -> None:
     report.start("model.onnx", **FACTS)
     report.frozen_twin(HISTORY)
     report.finish(HISTORY, [Path("out", "trained.onnx")], drawn=False)
-    report.interrupted(HISTORY, 9, "graphgrad train --resume")
+    report.interrupted(HISTORY, 9, "SIGTERM", Path("out"), "graphgrad train --resume")
     report.diverged(HISTORY)
 
 
@@ -37,7 +37,8 @@ def test_json_is_one_object_per_line(capsys):
         "held-out accuracy 98.50 %",
         "3 steps, 1 skipped in 2.5 s",
         "loss █ ▁",
-        "stopped after step 3 of 9; go on with: graphgrad train --resume",
+        "stopped by SIGTERM after step 3 of 9, which is saved in out; go on with: "
+        "graphgrad train --resume",
         "for the curve as a picture: pip install 'graphgrad[plot]'",
     ],
 )
@@ -56,3 +57,36 @@ def test_a_terminal_without_blocks_gets_questions(monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     TrainingReport(False).text("loss █▁")
     assert stream.buffer.getvalue().strip() == b"loss ??"
+
+
+def test_a_run_that_goes_on_names_its_checkpoint_and_the_damaged_one(capsys):
+    TrainingReport(False).resume(Path("out", "previous"), 7, ["out/newest is damaged"])
+    output = capsys.readouterr()
+    assert output.out == "going on from out/previous, step 7\n"
+    assert output.err == "graphgrad: out/newest is damaged\n"
+
+
+class Full(io.StringIO):
+    """A stream on a disk without space."""
+
+    def flush(self):
+        raise OSError(28, "No space left on device")
+
+
+def test_output_that_cannot_be_written_is_told_once_at_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", Full())
+    report = TrainingReport(False)
+    report.text("first")
+    report.text("second")
+    assert sys.stdout.getvalue() == "first\n"
+    report.close(Path("out"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device" in line and "what it wrote is in out" in line
+
+
+def test_nobody_reads_either_stream(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", Full())
+    tell_all(as_json=True)
+    tell_all(as_json=False)
+    TrainingReport(False).close(Path("out"))

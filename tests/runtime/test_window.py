@@ -90,7 +90,7 @@ def test_other_weights_start_at_a_window_of_their_own(original, folder):
     exported = ExportedStep(folder, weights={**original.params, **original.state})
     assert (exported.steps, exported.accumulated) == (0, 0)
     fresh = gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=3)
-    fresh._libraries = original._libraries
+    fresh._functions = original._functions
     groups = {**original._tensors.arrays(), "momentum": fresh._tensors.arrays()["momentum"]}
     fresh._tensors.restore(groups, 0)
     for seed in range(3):

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import graphgrad as gg
 from graphgrad.errors import ArgumentError, CheckpointError
+from graphgrad.runtime import ExportedStep, StateError, state_file
 from graphgrad.runtime.files import replace_file
 from graphgrad.train.checkpoint import read, read_for, write
+from tests.frontend.graphs import random
+from tests.train.nets import perceptron
 
 GROUPS = {
     "params": {
@@ -44,6 +48,24 @@ def test_round_trip(saved):
     groups, facts = read(saved)
     assert_same(groups)
     assert facts == FACTS
+
+
+def test_arrays_among_the_extra_facts(tmp_path):
+    losses = np.array([1.0, np.nan])
+    write(tmp_path / "c", GROUPS, {"steps": 2, "extra": {"loss": losses, "name": "a"}})
+    groups, facts = read(tmp_path / "c")
+    assert_same(groups)
+    assert facts["extra"].keys() == {"loss", "name"} and facts["extra"]["name"] == "a"
+    np.testing.assert_array_equal(facts["extra"]["loss"], losses)
+
+
+def test_facts_that_no_file_takes_are_refused(saved):
+    before = saved.read_bytes()
+    with pytest.raises(ArgumentError, match="bytes as JSON, too many for a file"):
+        write(saved, GROUPS, {"extra": {"long": "x" * 100_000_000}})
+    with pytest.raises(ArgumentError, match="JSON cannot hold"):
+        write(saved, GROUPS, {"extra": {"objects": np.array([None])}})
+    assert saved.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -87,6 +109,33 @@ def test_foreign_files(tmp_path, saved):
 
 
 @pytest.mark.parametrize(
+    "facts, message",
+    [
+        ("", "its facts are no JSON"),
+        ("[" * 100_000, "its facts are no JSON"),
+        ("1" * 5000, "its facts are no JSON"),
+        ("[]", "holds facts that no step has written"),
+        ('{"extra": null}', "holds facts that no step has written"),
+    ],
+)
+def test_facts_in_another_form(tmp_path, facts, message):
+    """The digest fits: somebody has written them so."""
+    arrays = {"params/w": np.zeros(3)}
+    metadata = {"format": state_file.FORMAT, "facts": facts}
+    metadata["sha256"] = state_file._digest(arrays, facts)
+    save_file(arrays, tmp_path / "c", metadata=metadata)
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path / "c")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="there is no file"):
+        read(tmp_path / "c")
+    assert not state_file.is_state_file(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
     "change, message",
     [
         (lambda g: g["params"].pop("scalar"), "params/scalar: file has nothing"),
@@ -98,18 +147,97 @@ def test_foreign_files(tmp_path, saved):
     ids=["missing", "superfluous", "shape", "dtype", "group"],
 )
 def test_mismatch(tmp_path, change, message):
-    facts = {**FACTS, "optimizer": "SGD()"}
+    facts = {"optimizer": "SGD()", "learning_rate": 0.1, "steps": 3, "skipped": 1, "seed": 0}
     groups = {group: dict(members) for group, members in GROUPS.items()}
     change(groups)
     for name, written in (("same", GROUPS), ("changed", groups)):
         write(tmp_path / name, written, facts)
-    taken, _, accumulated = read_for(tmp_path / "same", lambda _: GROUPS, "SGD()", 1)
+    taken, progress = read_for(tmp_path / "same", lambda _: GROUPS, "SGD()", 1, ["float32"])
     assert_same(taken)
-    assert accumulated == 0
+    assert (progress.accumulated, progress.updates, progress.extra) == (0, 2, {})
     with pytest.raises(CheckpointError, match=message):
-        read_for(tmp_path / "changed", lambda _: GROUPS, "SGD()", 1)
+        read_for(tmp_path / "changed", lambda _: GROUPS, "SGD()", 1, ["float32"])
     with pytest.raises(CheckpointError, match=r"saved by SGD\(\), this step uses Adam\(\)"):
-        read_for(tmp_path / "same", lambda _: GROUPS, "Adam()", 1)
+        read_for(tmp_path / "same", lambda _: GROUPS, "Adam()", 1, ["float32"])
+
+
+STEP_OPTIONS = {"optimizer": gg.optim.SGD(0.1, momentum=0.9), "accumulate": 3, "seed": 5}
+
+FALSE_FACTS = [
+    ("learning_rate", -1, "learning_rate=-1 must be a finite number"),
+    ("learning_rate", float("inf"), "learning_rate=inf must be a finite number"),
+    ("learning_rate", float("nan"), "learning_rate=nan must be a finite number"),
+    ("learning_rate", 10**400, "must be a finite number"),
+    ("learning_rate", 1e39, "too large for float32 parameters"),
+    ("learning_rate", "0.1", "learning_rate='0.1' must be a finite number"),
+    ("learning_rate", None, "learning_rate=None must be a finite number"),
+    ("steps", -1, "steps=-1 must be a whole number"),
+    ("steps", 2.5, "steps=2.5 must be a whole number"),
+    ("steps", True, "steps=True must be a whole number"),
+    ("steps", 10**400, "must be a whole number"),
+    ("skipped", 3, "skipped=3 must be a whole number from 0 to 2"),
+    ("skipped", None, "skipped=None must be a whole number"),
+    ("seed", 1 << 31, "seed=2147483648 must be a whole number"),
+    ("seed", [1], r"seed=\[1\] must be a whole number"),
+    ("accumulated", 3, "accumulated=3 is no position in a window of 3"),
+    ("accumulated", "1", "accumulated='1' must be a whole number"),
+    ("accumulate", 4, "saved behind 1 of 4 micro-batches"),
+    ("optimizer", 7, "saved by 7"),
+    ("extra", [1], r"extra is \[1\]"),
+]
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory):
+    """A step in an open window, its file, and an export of it."""
+    folder = tmp_path_factory.mktemp("stepped")
+    step = gg.train_step(perceptron(), **STEP_OPTIONS)
+    for seed in range(7):
+        step(random(4, 4, seed=seed), np.arange(4) % 3)
+    step.save(folder / "state")
+    step.export(folder / "export")
+    return step, ExportedStep(folder / "export"), folder / "state"
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    FALSE_FACTS,
+    ids=[f"{name}={value!r:.12}" for name, value, _ in FALSE_FACTS],
+)
+def test_a_file_that_is_refused_changes_nothing(stepped, tmp_path, name, value, message):
+    """Neither arrays nor counters nor the rate, in a step and in an exported one."""
+    *steps, state = stepped
+    groups, facts = read(state)
+    groups = {group: {k: a + 1 for k, a in members.items()} for group, members in groups.items()}
+    write(tmp_path / "changed", groups, {**facts, name: value})
+    for step, error in zip(steps, (CheckpointError, StateError), strict=True):
+        step.save(tmp_path / "before")
+        with pytest.raises(error, match=message):
+            step.load(tmp_path / "changed")
+        step.save(tmp_path / "after")
+        (groups_before, facts_before), (groups_after, facts_after) = (
+            read(tmp_path / moment) for moment in ("before", "after")
+        )
+        assert_same(groups_after, groups_before)
+        assert facts_after == facts_before
+    write(tmp_path / "good", groups, facts)
+    for step in steps:
+        step.load(tmp_path / "good")
+        assert step.accumulated == 1
+        np.testing.assert_array_equal(step.params["fc1.bias"], groups["params"]["fc1.bias"])
+        step.load(state)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "steps", "skipped", "seed", "optimizer"])
+def test_a_fact_that_is_missing(stepped, tmp_path, name):
+    step, exported, state = stepped
+    groups, facts = read(state)
+    del facts[name]
+    write(tmp_path / "changed", groups, facts)
+    with pytest.raises(CheckpointError, match=f"{name}=None|saved by None"):
+        step.load(tmp_path / "changed")
+    with pytest.raises(StateError):
+        exported.load(tmp_path / "changed")
 
 
 @pytest.mark.parametrize("facts", [{"x": np.float32(1)}, {"x": {1, 2}}, {"x": print}])

@@ -1,0 +1,136 @@
+"""Where training stands, as a state file says it beside its arrays, checked before it is used."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from .errors import StateError
+
+_MAX_STEPS = 1 << 53
+"""Steps are counted in float64 on the device, which is exact up to here."""
+
+_MAX_SEED = (1 << 31) - 1
+"""Seeds are the upper half of a signed word of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What decides the next steps, beside the arrays.
+
+    Attributes
+    ----------
+    learning_rate : float
+    steps, skipped : int
+        Steps so far, and how many of them changed nothing.
+    seed : int
+    accumulated : int
+        Micro-batches of an open window.
+    extra : dict
+        Facts of whoever saved the file.
+    """
+
+    learning_rate: float
+    steps: int
+    skipped: int
+    seed: int
+    accumulated: int
+    extra: dict[str, Any]
+
+    @property
+    def updates(self) -> int:
+        """How many steps have changed something."""
+        return self.steps - self.skipped
+
+
+def progress_in(
+    path: str | os.PathLike[str],
+    facts: Mapping[str, Any],
+    optimizer: str,
+    accumulate: int,
+    dtypes: Iterable[Any],
+) -> Progress:
+    """The progress that the facts of a state file tell, for a step that is to go on from it.
+
+    Parameters
+    ----------
+    path : path
+        Names the file in errors.
+    facts : mapping
+    optimizer : str
+        That of the step, in words.
+    accumulate : int
+        The micro-batches of its windows.
+    dtypes : iterable
+        Those of the parameters that train.
+
+    Raises
+    ------
+    StateError
+        The file was saved by another optimizer, or in an open window of another size; or a fact is
+        missing or is no such value.
+    """
+    steps = _whole(path, facts, "steps", _MAX_STEPS)
+    progress = Progress(
+        _rate(path, facts.get("learning_rate"), dtypes),
+        steps,
+        _whole(path, facts, "skipped", steps),
+        _whole(path, facts, "seed", _MAX_SEED),
+        _whole(path, {"accumulated": 0, **facts}, "accumulated", _MAX_STEPS),
+        facts.get("extra", {}),
+    )
+    if not isinstance(progress.extra, dict):
+        raise StateError(f"{path}: extra is {progress.extra!r}, which is no dict of facts by name")
+    if facts.get("optimizer") != optimizer:
+        raise StateError(
+            f"{path} was saved by {facts.get('optimizer')}, this step uses {optimizer}; build the "
+            "step with the same optimizer"
+        )
+    saved_accumulate = facts.get("accumulate", accumulate)
+    if progress.accumulated and saved_accumulate != accumulate:
+        raise StateError(
+            f"{path} was saved behind {progress.accumulated} of {saved_accumulate} micro-batches "
+            f"of a step, but this step has accumulate={accumulate}; load it into one with "
+            f"accumulate={saved_accumulate}, or save where step.accumulated is 0"
+        )
+    if progress.accumulated >= accumulate:
+        raise StateError(
+            f"{path}: accumulated={progress.accumulated} is no position in a window of {accumulate}"
+        )
+    return progress
+
+
+def unfit_rate(rate: Any, dtypes: Iterable[Any]) -> str:
+    """Why a value is no learning rate for parameters of some dtypes, in words; empty if it is."""
+    try:
+        number = float(rate) if isinstance(rate, Real) and not isinstance(rate, bool) else math.nan
+    except OverflowError:  # a whole number above all floats
+        number = math.inf
+    if not 0 <= number < math.inf:
+        return "must be a finite number, at least 0"
+    for dtype in dict.fromkeys(map(str, dtypes)):
+        with np.errstate(over="ignore"):
+            if np.isinf(np.float64(number).astype(dtype)):
+                return f"is too large for {dtype} parameters"
+    return ""
+
+
+def _rate(path: str | os.PathLike[str], rate: Any, dtypes: Iterable[Any]) -> float:
+    reason = unfit_rate(rate, dtypes)
+    if reason:
+        raise StateError(f"{path}: learning_rate={rate!r} {reason}")
+    return float(rate)
+
+
+def _whole(path: str | os.PathLike[str], facts: Mapping[str, Any], name: str, most: int) -> int:
+    """A fact that is a whole number from 0 to `most`."""
+    value = facts.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise StateError(f"{path}: {name}={value!r} must be a whole number from 0 to {most}")
+    return value
