@@ -315,9 +315,9 @@ class Judge:
 
     def _is_scaled_again(self, reader: Reader) -> bool:
         """Whether the output of a norm goes to a Mul by a constant, as a group norm is written."""
-        return all(
-            use.node.op_type == "Mul" and not self._flow.meets_data(use)
-            for use in self._flow.uses(reader.node.output[0])
+        uses = list(self._flow.uses(reader.node.output[0]))
+        return bool(uses) and all(
+            use.node.op_type == "Mul" and not self._flow.meets_data(use) for use in uses
         )
 
     def _is_expectation(self, reader: Reader) -> bool:
