@@ -51,7 +51,7 @@ def as_if_trained(make, seed=0):
     return net
 
 
-def export(net, inputs, training, opset=17, dynamic=True):
+def export(net, inputs, training, opset=17, dynamic=True, fold=False):
     """Export a torch module, with a symbolic batch; its statistics stay as they are."""
     torch = peer("torch")
     buffer = io.BytesIO()
@@ -66,7 +66,7 @@ def export(net, inputs, training, opset=17, dynamic=True):
             buffer,
             dynamo=False,
             training=mode,
-            do_constant_folding=False,
+            do_constant_folding=fold,
             input_names=list(inputs),
             output_names=["logits"],
             opset_version=opset,
@@ -74,3 +74,40 @@ def export(net, inputs, training, opset=17, dynamic=True):
         )
     net.load_state_dict(state)
     return onnx.load_from_string(buffer.getvalue())
+
+
+def role_network(name, seed=0):
+    """Return a network of `torch_role_nets` in float32, and its inputs by name."""
+    torch = peer("torch")
+    from tests import torch_role_nets as nets
+
+    torch.manual_seed(seed)
+    make = getattr(nets, name)
+    inputs = {
+        name: torch.randint(0, nets.VOCABULARY, shape) if name == "tokens" else torch.randn(shape)
+        for name, shape in nets.INPUTS[make].items()
+    }
+    return make(), inputs
+
+
+def export_dynamo(net, inputs, training):
+    """Export a torch module by torch's newer exporter; return the file before and after optimizing.
+
+    The latter is what ``optimize=True`` gives, which is the default.
+    """
+    torch, _ = peer("torch"), peer("onnxscript")
+    net.train(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            net,
+            tuple(inputs.values()),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            input_names=list(inputs),
+            output_names=["logits"],
+        )
+        plain = program.model_proto
+        program.optimize()
+    return plain, program.model_proto

@@ -103,9 +103,7 @@ class Net:
         node = helper.make_node(operator, inputs, names, f"n{len(self.nodes)}", **attributes)
         known = {**self.values, **self.weights, **self.tables}
         results = evaluate_node(node, [known.get(name) for name in inputs], self.opset)
-        if operator == "MaxPool" and not _as_inferred(
-            node, known[inputs[0]], results[0], self.opset
-        ):
+        if operator == "MaxPool" and not _as_inferred(node, known[inputs[0]], results[0]):
             return inputs[0]  # the reference confuses some paddings
         self.nodes.append(node)
         self.values.update(zip(names, results, strict=True))

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.profile:
             raise ArgumentError("--figure draws a profile; give --profile too")
         check_figure_path(arguments.figure)
-    model = from_onnx(arguments.model)
+    model = from_onnx(arguments.model, constants=arguments.constants or ())
     step = train_step(
         model, arguments.loss, target=arguments.target, seed=arguments.seed, rules=arguments.rules
     )

@@ -20,7 +20,7 @@ BAR = "{n_fmt}/{total_fmt} {desc} [{elapsed}] {bar:10}"
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a model's gradients; return 1 if one is wrong or missing."""
-    model = from_onnx(arguments.model)
+    model = from_onnx(arguments.model, constants=arguments.constants or ())
     inputs = read_arrays(Path(arguments.input)) if arguments.input is not None else None
     subject = of_model(model, inputs, np.random.default_rng(arguments.seed))
     settings = Settings(order=arguments.order, seed=arguments.seed)

@@ -9,7 +9,9 @@ from ..report.coverage import coverage
 
 def run(arguments: argparse.Namespace) -> int:
     """Show which ops of a model have which gradient; return 1 if some have none."""
-    result = coverage(from_onnx(arguments.model), rules=arguments.rules)
+    result = coverage(
+        from_onnx(arguments.model, constants=arguments.constants or ()), rules=arguments.rules
+    )
     if arguments.json:
         print(json.dumps({"model": arguments.model, "rules": arguments.rules, **result.facts()}))
     else:

@@ -14,7 +14,7 @@ from ..report.coverage import Coverage, coverage
 
 def run(arguments: argparse.Namespace) -> int:
     """Differentiate a model, write the result as text and return the exit code."""
-    model = from_onnx(arguments.model)
+    model = from_onnx(arguments.model, constants=arguments.constants or ())
     wrt = arguments.wrt or model.trainable()
     module = vjp(specialize(model, training=None), wrt=wrt, rules=arguments.rules)
     result = coverage(model, wrt=wrt, rules=arguments.rules)

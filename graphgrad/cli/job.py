@@ -1,7 +1,6 @@
 """The job of ``graphgrad train``: its settings, and the model, data and step that they describe."""
 
 import argparse
-import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -38,7 +37,9 @@ class Settings:
     steps: int | None = None
     batch: int = 32
     accumulate: int = 1
+    wrt: list[str] = field(default_factory=list)
     freeze: list[str] = field(default_factory=list)
+    constants: list[str] = field(default_factory=list)
     seed: int = 0
     target: str = "llvm"
     rules: str = "auto"
@@ -62,11 +63,20 @@ class Job:
             model,
             settings.loss,
             build_optimizer(settings),
+            self.wrt(model),
             target=settings.target,
             accumulate=settings.accumulate,
             seed=settings.seed,
             rules=settings.rules,
         )
+
+    def wrt(self, model: Model) -> list[str]:
+        """The names of the weights that train in the model, or in its twin."""
+        if not self.settings.wrt:
+            return model.trainable()
+        names = _matching(model, "--wrt", self.settings.wrt)
+        # What --freeze or --constants freeze, too, is refused where the step is made.
+        return [name for name in names if name not in model.frozen - self.model.frozen]
 
     def check_data(self, step: TrainStep) -> None:
         """Raise unless the model takes a batch of the data."""
@@ -127,7 +137,7 @@ def resumed_settings(run: Mapping[str, Any], arguments: argparse.Namespace) -> S
 
 def make_job(settings: Settings, source: Any) -> Job:
     """Read and check everything that a run needs; `source` is the model's file or what it holds."""
-    model = _freeze_matching(from_onnx(source), settings.freeze)
+    model = _freeze_matching(from_onnx(source, constants=settings.constants), settings.freeze)
     dataset = _dataset(settings, model)
     twin = _freeze_convolutions(model) if settings.compare_frozen else None
     return Job(settings, model, twin, dataset, _plan(settings, dataset))
@@ -163,16 +173,23 @@ def _plan(settings: Settings, dataset: Dataset) -> Plan:
 
 def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
     """The model with the weights frozen that the patterns match."""
-    for pattern in patterns:
-        matched = [name for name in model.params if fnmatch.fnmatchcase(name, pattern)]
-        if not matched:
-            raise ArgumentError(
-                f"--freeze {pattern} matches no weight; the weights are {', '.join(model.params)}"
-            )
-        model = model.freeze(*matched)
+    model = model.freeze(*_matching(model, "--freeze", patterns))
     if not model.trainable():
         raise ArgumentError("no weight is left to train; freeze fewer with --freeze")
     return model
+
+
+def _matching(model: Model, option: str, patterns: Sequence[str]) -> list[str]:
+    """The names of the weights that the patterns of an option match."""
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        matched = model.matching(pattern)
+        if not matched:
+            raise ArgumentError(
+                f"{option} {pattern} matches no weight; the weights are {', '.join(model.params)}"
+            )
+        names.update(dict.fromkeys(matched))
+    return list(names)
 
 
 def _freeze_convolutions(model: Model) -> Model:

@@ -245,6 +245,13 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help=f"batches per step, whose gradients are averaged; default: {default.accumulate}",
     )
     add(
+        "--wrt",
+        action="append",
+        metavar="NAME",
+        help="weight that trains, or a pattern; repeatable; default: all but masks, anchors and "
+        "what else is no weight, as the notes at the start say",
+    )
+    add(
         "--freeze",
         action="append",
         metavar="NAME",
@@ -263,6 +270,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         const=True,
         help="train a twin whose convolutions do not train, and tell both results",
     )
+    _add_constants(command)
     _add_rules(command, default=None)
 
 
@@ -278,6 +286,7 @@ def _add_grad(commands: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="input or weight to differentiate with respect to; repeatable; default: all weights",
     )
+    _add_constants(command)
     _add_rules(command)
 
 
@@ -287,6 +296,7 @@ def _add_coverage(commands: argparse._SubParsersAction) -> None:
     command = _add_command(commands, "coverage", summary, COVERAGE, COVERAGE_EXAMPLES)
     command.set_defaults(run=cli_coverage.run)
     command.add_argument("model", metavar="MODEL", help="ONNX file")
+    _add_constants(command)
     _add_rules(command)
 
 
@@ -300,6 +310,7 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
     add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
     add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    _add_constants(command)
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:
@@ -334,6 +345,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     add("--target", default=Settings().target, metavar="TARGET", help="as of train")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    _add_constants(command)
     _add_rules(command)
 
 
@@ -343,6 +355,16 @@ def _add_cache(commands: argparse._SubParsersAction) -> None:
     command = _add_command(commands, "cache", summary, cli_cache.DESCRIPTION, cli_cache.EXAMPLES)
     command.set_defaults(run=cli_cache.run)
     command.add_argument("--clear", action="store_true", help="drop all that is kept")
+
+
+def _add_constants(command: argparse.ArgumentParser) -> None:
+    """Add the argument ``--constants`` to a command."""
+    command.add_argument(
+        "--constants",
+        action="append",
+        metavar="NAME",
+        help="value of the file that is no weight, or a pattern such as '*.mask'; repeatable",
+    )
 
 
 def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0]) -> None:

@@ -203,7 +203,8 @@ def _train(run: Run, step: TrainStep, saved: Saved | None) -> int:
         settings=asdict(job.settings),
         steps=job.plan.steps,
         done=len(history.losses),
-        weights=len(job.model.trainable()),
+        weights=len(job.wrt(job.model)),
+        notes=job.model.notes,
         train=len(job.dataset.train),
         held_out=len(job.dataset.held_out or ()),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -38,8 +39,10 @@ class Model:
         Names of the outputs; ``output``, or ``output_0``, ``output_1`` … by default.
     frozen : iterable of str
         Names of parameters that never train, besides those of integer or boolean dtype.
+    constants : iterable of str
+        Names of parameters, such as masks, that train only where ``wrt=`` names them.
     notes : iterable of str
-        What was repaired when the model was imported.
+        What was repaired and decided when the model was imported.
     proto : onnx.ModelProto, optional
         The ONNX model that the module comes from, repaired.
 
@@ -50,7 +53,7 @@ class Model:
         there is one output, else a literal tuple.
     params, state : dict[str, numpy.ndarray]
     inputs, outputs : list[str]
-    frozen : frozenset[str]
+    frozen, constants : frozenset[str]
     notes : list[str]
     proto : onnx.ModelProto or None
 
@@ -70,6 +73,7 @@ class Model:
         *,
         outputs: Iterable[str] | None = None,
         frozen: Iterable[str] = (),
+        constants: Iterable[str] = (),
         notes: Iterable[str] = (),
         proto: onnx.ModelProto | None = None,
     ):
@@ -96,12 +100,13 @@ class Model:
         self.frozen = self._known(frozen) | {
             name for name, array in self.params.items() if array.dtype.name not in FLOAT_DTYPES
         }
+        self.constants = self._known(constants)
         self.notes = list(notes)
         self.proto = proto
 
     def trainable(self) -> list[str]:
-        """The names of the parameters that train: floats that are not frozen."""
-        return [name for name in self.params if name not in self.frozen]
+        """The names of the parameters that train by default: neither frozen nor constants."""
+        return [name for name in self.params if name not in self.frozen | self.constants]
 
     def freeze(self, *names: str) -> Model:
         """The same model with more parameters that never train.
@@ -115,6 +120,12 @@ class Model:
         frozen = copy.copy(self)
         frozen.frozen = self.frozen | self._known(names)
         return frozen
+
+    def matching(self, pattern: str) -> list[str]:
+        """The names of the parameters that a name or a pattern such as ``layer1.*`` matches."""
+        if pattern in self.params:
+            return [pattern]
+        return [name for name in self.params if fnmatch.fnmatchcase(name, pattern)]
 
     def input_types(self) -> dict[str, InputType]:
         """Shape and dtype of each input.
@@ -137,14 +148,14 @@ class Model:
         )
         return (
             f"Model({inputs} -> {outputs}; {len(self.params)} parameters with {count:,} numbers, "
-            f"{len(self.frozen)} frozen; {len(self.state)} statistics)"
+            f"{len(self.params) - len(self.trainable())} frozen; {len(self.state)} statistics)"
         )
 
     def _known(self, names: Iterable[str]) -> frozenset[str]:
         """`names` as a set, after checking that each is a parameter."""
         names = frozenset(names)
         for name in sorted(names - self.params.keys()):
-            raise ArgumentError(f"the model has no parameter {name!r}{_hint(name, self.params)}")
+            raise ArgumentError(f"the model has no parameter {name!r}{hint(name, self.params)}")
         return names
 
 
@@ -184,7 +195,7 @@ def _checked(
     arrays = {}
     for name, value in values_by_name.items():
         if name not in variables:
-            raise InputError(f"main has no parameter {name!r}{_hint(name, variables)}")
+            raise InputError(f"main has no parameter {name!r}{hint(name, variables)}")
         array = arrays[name] = as_array(name, value)
         shape, dtype = _shape_and_dtype(variables[name])
         if not _fits(array.shape, shape) or array.dtype.name != dtype:
@@ -208,7 +219,7 @@ def _fits(actual_shape: tuple[int, ...], expected_shape: tuple[int | str, ...] |
     )
 
 
-def _hint(name: str, valid_names: Iterable[str]) -> str:
+def hint(name: str, valid_names: Iterable[str]) -> str:
     """The end of an error message: the valid names like an unknown one, else all valid names."""
     close_names = difflib.get_close_matches(name, valid_names)
     return f"; close names are {close_names}" if close_names else f"; it has {sorted(valid_names)}"

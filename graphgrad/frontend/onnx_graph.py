@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-_FLOAT_TYPES = (
+FLOAT_TYPES = (
     onnx.TensorProto.FLOAT16,
     onnx.TensorProto.BFLOAT16,
     onnx.TensorProto.FLOAT,
@@ -99,7 +99,7 @@ def output_names(graph: onnx.GraphProto) -> set[str]:
 
 def is_float(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor is of a dtype that can train."""
-    return tensor.data_type in _FLOAT_TYPES
+    return tensor.data_type in FLOAT_TYPES
 
 
 def unique_name(graph: onnx.GraphProto, wanted: str) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+from collections.abc import Sequence
 
 import onnx
 from onnx import numpy_helper
 
+from ..errors import ArgumentError
 from .custom_ops import CustomOps, custom_converters
-from .model import Model
+from .model import Model, hint
 from .onnx_importer import import_graph
 from .onnx_repair import repair
 from .onnx_sequences import Shapes, spread_inputs
 from .onnx_shapes import input_types
-from .split_initializers import roles
+from .weight_roles import roles
 
 
 def from_onnx(
@@ -21,6 +24,7 @@ def from_onnx(
     *,
     shapes: Shapes | None = None,
     custom_ops: CustomOps | None = None,
+    constants: str | Sequence[str] = (),
 ) -> Model:
     """Read an ONNX model.
 
@@ -28,7 +32,9 @@ def from_onnx(
     integer and boolean initializers, which never train, become constants of the module. Weights
     of layers that Constant nodes hold become parameters too; a single float that is named as
     exporters name literals (``onnx::Mul_12``, ``/Constant_output_0``, ``val_3``) is a constant.
-    ``Model.notes`` lists what was repaired on the way, and what stays constant.
+    Parameters that are computed rather than learned, such as masks, anchors, tables of sines and
+    the ones of a norm without weights, are in ``Model.constants``: they train only if ``wrt=``
+    names them. ``Model.notes`` lists what was repaired on the way, and what does not train.
 
     Parameters
     ----------
@@ -46,6 +52,10 @@ def from_onnx(
         ``relax.op``, with None for an input that is left out; `attributes` is a dict of numbers,
         strings, lists and numpy arrays. It returns such tensors, or Relax expressions.
 
+    constants : name or names, optional
+        Weights that never train, or patterns such as ``"backbone.*"``; ``Model.freeze`` does the
+        same by name.
+
     Raises
     ------
     ModelError
@@ -54,7 +64,8 @@ def from_onnx(
     InputError
         If `shapes` does not fit the model's inputs.
     ArgumentError
-        If `custom_ops` is not such a mapping.
+        If `custom_ops` is not such a mapping, or the model has nothing of a name in `constants`,
+        or a running statistic, which batch norms update.
 
     Examples
     --------
@@ -69,19 +80,40 @@ def from_onnx(
     shapes, sequence_notes = spread_inputs(proto.graph, shapes)
     notes += sequence_notes
     types = input_types(proto.graph, shapes)
-    params, state, literals = roles(proto.graph)
-    if literals:
-        notes.append(
-            f"single floats whose names are those of literals stay constant: {literals}; "
-            "rename one like a module's parameter if it should train"
-        )
-    module, outputs = import_graph(proto, types, [*params, *state], custom)
+    decided = roles(proto.graph)
+    variables = [*decided.params, *decided.state]
+    module, outputs = import_graph(proto, types, variables, custom)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
-    return Model(
+    model = Model(
         module,
-        {name: arrays[name] for name in params},
-        {name: arrays[name] for name in state},
+        {name: arrays[name] for name in decided.params},
+        {name: arrays[name] for name in decided.state},
         outputs=outputs,
-        notes=notes,
+        constants=decided.constants,
+        notes=notes + decided.notes,
         proto=proto,
     )
+    return model.freeze(*_constant_names(model, constants))
+
+
+def _constant_names(model: Model, constants: str | Sequence[str]) -> list[str]:
+    """The names of the parameters that a user calls constants."""
+    patterns = [constants] if isinstance(constants, str) else constants
+    if not isinstance(patterns, Sequence) or not all(isinstance(text, str) for text in patterns):
+        raise ArgumentError(f"constants={constants!r} must be a name or a list of names")
+    assert model.proto is not None  # it comes from ONNX
+    graph = model.proto.graph
+    fixed = {tensor.name for tensor in graph.initializer} - model.params.keys()
+    fixed.update(node.output[0] for node in graph.node if node.op_type == "Constant")
+    names = []
+    for pattern in patterns:
+        matched = model.matching(pattern)
+        others = fnmatch.filter(sorted(fixed), pattern)
+        if not matched and (not others or not model.state.keys().isdisjoint(others)):
+            raise ArgumentError(
+                f"constants: {pattern!r} is a running statistic, which batch norms update"
+                if others
+                else f"constants: the model has no weight {pattern!r}{hint(pattern, model.params)}"
+            )
+        names += matched
+    return names

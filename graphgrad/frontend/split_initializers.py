@@ -13,7 +13,6 @@ from collections.abc import Hashable
 
 import onnx
 
-from .constant_weights import is_literal
 from .onnx_graph import (
     STATISTICS,
     Reader,
@@ -24,25 +23,7 @@ from .onnx_graph import (
     remove_nodes,
     unique_name,
 )
-
-# Inputs that set how a node works, as an attribute would. A float there is not a weight.
-SETTINGS = frozenset(
-    {
-        ("Clip", 1),
-        ("Clip", 2),
-        ("Dropout", 1),
-        ("NonMaxSuppression", 3),
-        ("NonMaxSuppression", 4),
-        ("OneHot", 2),
-        ("Pad", 2),
-        ("Range", 0),
-        ("Range", 1),
-        ("Range", 2),
-        ("Resize", 1),
-        ("Resize", 2),
-        ("Upsample", 1),
-    }
-)
+from .value_flow import is_setting
 
 
 def split_initializers(graph: onnx.GraphProto) -> list[str]:
@@ -61,30 +42,6 @@ def split_initializers(graph: onnx.GraphProto) -> list[str]:
         *_split_statistics(graph),
         *_split_settings(graph),
     ]
-
-
-def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str], list[str]]:
-    """The names of the weights, of the running statistics and of the literals of a graph.
-
-    The rest of the initializers are integers, booleans and settings; like the literals, they are
-    constants.
-    """
-    readers_by_name = readers(graph)
-    params: list[str] = []
-    state: list[str] = []
-    literals: list[str] = []
-    for tensor in graph.initializer:
-        tensor_readers = readers_by_name.get(tensor.name, [])
-        if any(reader.is_statistic for reader in tensor_readers):
-            state.append(tensor.name)
-        elif is_float(tensor) and not (tensor_readers and all(map(is_setting, tensor_readers))):
-            (literals if is_literal(tensor, tensor_readers) else params).append(tensor.name)
-    return params, state, literals
-
-
-def is_setting(reader: Reader) -> bool:
-    """Whether a node reads a setting there, rather than a weight or a statistic."""
-    return (reader.node.op_type, reader.index) in SETTINGS
 
 
 def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:

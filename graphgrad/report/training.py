@@ -3,12 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ..train.run import PATIENCE, History
 from .curve import sparkline
 from .progress import show
 from .stream import Stream
+
+_LINE = 400  # characters of a note; some list every node of a model
 
 
 class TrainingReport:
@@ -51,6 +54,8 @@ class TrainingReport:
             f"training {name}: {facts['weights']} weights, {facts['train']} examples "
             f"({facts['held_out']} held out), steps {facts['done']} to {facts['steps']}"
         )
+        for note in facts.get("notes", ()):
+            self.text(shorten(f"  note: {note}", _LINE, placeholder=" …"))
 
     def frozen_twin(self, history: History) -> None:
         """Tell how well the twin with frozen convolutions did."""

@@ -251,9 +251,11 @@ def _parameters_to_train(model: Model, wrt: Wrt) -> list[str]:
         raise ArgumentError(
             f"wrt: the model has no parameter(s) {unknown}; it has {list(model.params)}"
         )
-    frozen = [name for name in wrt if name not in trainable]
+    frozen = [name for name in wrt if name in model.frozen]
     if frozen:
-        raise ArgumentError(f"wrt: the parameter(s) {frozen} are frozen or hold no floats")
+        raise ArgumentError(
+            f"wrt: the parameter(s) {frozen} are frozen, by freeze or constants=, or hold no floats"
+        )
     if not wrt or len(set(wrt)) != len(wrt):
         raise ArgumentError("wrt: give at least one parameter, and each once")
     return [name for name in model.params if name in set(wrt)]

@@ -52,7 +52,8 @@ def train_step(
         the model's outputs and the targets that returns a scalar.
     optimizer : one of graphgrad.optim
     wrt : name or names, optional
-        The parameters that train; by default all that can.
+        The parameters that train; by default all but those that are frozen, and those in
+        ``model.constants``, such as masks.
     target : str, dict or Target
         Where it runs; a bare ``"llvm"`` is this host, a bare ``"cuda"`` its GPU.
     accumulate : int

@@ -90,6 +90,26 @@ def test_freeze_keeps_weights(task, tmp_path):
     assert {name for name in before if before[name] != after[name]} == {"fc2.weight", "fc2.bias"}
 
 
+@pytest.mark.parametrize(
+    "arguments, trained",
+    [
+        (["--wrt", "fc2.*"], {"fc2.weight", "fc2.bias"}),
+        (["--constants", "fc1.*", "--constants", "fc2.bias"], {"fc2.weight"}),
+    ],
+    ids=["wrt", "constants"],
+)
+def test_weights_that_are_named_train(task, tmp_path, arguments, trained):
+    assert train(*task, *TINY, *arguments, out=tmp_path) == 0
+    before = {t.name: t.raw_data for t in onnx.load(task[0]).graph.initializer}
+    after = {t.name: t.raw_data for t in onnx.load(tmp_path / "trained.onnx").graph.initializer}
+    assert {name for name in before if before[name] != after[name]} == trained
+
+
+def test_grad_of_all_but_the_constants(task, capsys):
+    assert main(["grad", task[0], "--constants", "fc1.*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gradients"] == ["fc2.weight", "fc2.bias"]
+
+
 def test_accumulated_batches_are_one_big_one(task, tmp_path):
     def losses(*arguments):
         assert train(*task, "--steps", "6", *arguments, out=tmp_path / "out") == 0
@@ -129,6 +149,12 @@ def test_a_loss_that_stays_non_finite_fails(task, tmp_path, capsys):
             "--freeze conv9* matches no weight",
         ),
         (["{model}", "--data", "{data}", "--freeze", "*"], "no weight is left to train"),
+        (["{model}", "--data", "{data}", "--wrt", "conv9"], "--wrt conv9 matches no weight"),
+        (["{model}", "--data", "{data}", "--constants", "conv9"], "has no weight 'conv9'"),
+        (
+            ["{model}", "--data", "{data}", "--constants", "fc1.*", "--wrt", "fc1.bias"],
+            "['fc1.bias'] are frozen, by freeze or constants=",
+        ),
         (["{model}", "--data", "{data}", "--compare-frozen"], "has no convolution"),
         (["{model}", "--data", "{data}", "--batch", "65"], "64 training examples do not fill"),
         (["{model}", "--data", "{data}", "--loss", "hubris"], "hubris"),
