@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import tvm
@@ -78,6 +78,9 @@ class ModelOnDevice(TakesTurns):
         This machine has no device for its target.
     """
 
+    kept_by: ClassVar[str]
+    """How to take it to another process, for the error where somebody pickles or copies it."""
+
     def __init__(self, objective: Objective):
         super().__init__()
         self._objective = objective
@@ -105,6 +108,12 @@ class ModelOnDevice(TakesTurns):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ArgumentError(f"most_shapes={count!r} must be a whole number, at least 1")
         self._limit.count = count
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            f"a {type(self).__name__} cannot be pickled or copied: its tensors and programs belong "
+            f"to a device and to this process; {self.kept_by}"
+        )
 
     def _given(self, inputs: Inputs) -> Given:
         """The inputs of a call, checked against the model."""

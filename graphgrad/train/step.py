@@ -127,6 +127,11 @@ class TrainStep(ModelOnDevice):
         How many combinations of input shapes stay compiled; may be set at any time.
     """
 
+    kept_by = (
+        "save its state with step.save(path), or all of it with step.export(path), and load that "
+        "where it is needed"
+    )
+
     def __init__(
         self,
         model: Model,

@@ -109,6 +109,33 @@ def test_foreign_files(tmp_path, saved):
 
 
 @pytest.mark.parametrize(
+    "facts, message",
+    [
+        ("", "its facts are no JSON"),
+        ("[" * 100_000, "its facts are no JSON"),
+        ("1" * 5000, "its facts are no JSON"),
+        ("[]", "holds facts that no step has written"),
+        ('{"extra": null}', "holds facts that no step has written"),
+    ],
+)
+def test_facts_in_another_form(tmp_path, facts, message):
+    """The digest fits: somebody has written them so."""
+    arrays = {"params/w": np.zeros(3)}
+    metadata = {"format": state_file.FORMAT, "facts": facts}
+    metadata["sha256"] = state_file._digest(arrays, facts)
+    save_file(arrays, tmp_path / "c", metadata=metadata)
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path / "c")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="there is no file"):
+        read(tmp_path / "c")
+    assert not state_file.is_state_file(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
     "change, message",
     [
         (lambda g: g["params"].pop("scalar"), "params/scalar: file has nothing"),
