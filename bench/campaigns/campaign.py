@@ -155,11 +155,13 @@ class Journal:
         self._write(run)
 
     def add(self, outcome: Outcome, inputs: Path) -> None:
-        """Note an outcome; keep what is in the folder of inputs if it is a new kind of failure."""
+        """Note an outcome; move the folder of inputs to the failures if it is a new kind of one."""
         if outcome.outcome not in GOOD and self._kinds[outcome.kind] < _KEPT:
             digest = hashlib.sha256(outcome.kind.encode()).hexdigest()[:10]
             kept = self.folder / "failures" / digest / str(outcome.index)
-            shutil.copytree(inputs, kept, dirs_exist_ok=True)
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            inputs.rename(kept)
             (kept / "reason.txt").write_text(
                 f"{outcome.outcome}\n{outcome.kind}\n\n{outcome.reason}\n", encoding="utf-8"
             )
@@ -214,7 +216,7 @@ def run(
             served.case.index, outcome, kind, reason, round(served.seconds, 2), served.peak // 10**6
         )
         journal.add(result, served.case.folder)
-        shutil.rmtree(served.case.folder)
+        shutil.rmtree(served.case.folder, ignore_errors=True)  # unless it was moved
         yield result
     shutil.rmtree(scratch, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from ..check import GradientCheck, PartCheck, Settings, check_function, of_model
 from ..errors import MissingGradientError
 from ..frontend.onnx_import import from_onnx
 from ..report.table import table
-from ..train.data import read_arrays
+from ..train.npz import read_arrays
 
 BAR = "{n_fmt}/{total_fmt} {desc} [{elapsed}] {bar:10}"
 

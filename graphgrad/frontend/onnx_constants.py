@@ -17,6 +17,15 @@ _SCALARS_AND_LISTS = {
     "value_floats": np.float32,
 }
 
+_TYPES = {
+    "value": onnx.AttributeProto.TENSOR,
+    "sparse_value": onnx.AttributeProto.SPARSE_TENSOR,
+    "value_int": onnx.AttributeProto.INT,
+    "value_ints": onnx.AttributeProto.INTS,
+    "value_float": onnx.AttributeProto.FLOAT,
+    "value_floats": onnx.AttributeProto.FLOATS,
+}
+
 
 def densify(graph: onnx.GraphProto) -> list[str]:
     """Give each Constant node the attribute ``value`` and make sparse initializers dense.
@@ -37,6 +46,12 @@ def densify(graph: onnx.GraphProto) -> list[str]:
         raise ModelError(
             f"Constant nodes {strings} hold strings, which Relax has no tensors of: "
             "remove them and what reads them from the model"
+        )
+    malformed = [node.name for node in constants if not _has_one_value(node)]
+    if malformed:
+        raise ModelError(
+            f"Constant nodes {malformed} have not one value that the standard knows; give each "
+            "the attribute value, a tensor"
         )
     changed = [node for node in constants if _set_dense_value(node)]
     sparse = [_add_dense(graph, tensor) for tensor in graph.sparse_initializer]
@@ -71,6 +86,14 @@ def _holds_strings(node: onnx.NodeProto) -> bool:
         node_attribute.name in ("value_string", "value_strings")
         for node_attribute in node.attribute
     )
+
+
+def _has_one_value(node: onnx.NodeProto) -> bool:
+    """Whether a Constant has one attribute, its value, of the type that its name says."""
+    names = [node_attribute.name for node_attribute in node.attribute]
+    if len(names) != 1 or names[0] not in _TYPES:
+        return False
+    return node.attribute[0].type == _TYPES[names[0]]
 
 
 def _set_dense_value(node: onnx.NodeProto) -> bool:

@@ -368,7 +368,7 @@ class _Importer:
         """Record a constant; it is known at import, too, if it is small and of a numpy dtype."""
         if array.size <= LARGEST and array.dtype.kind in "biuf":
             self._known[name] = KnownValue.of_array(array)
-        self._values[name] = relax.const(array, str(array.dtype))
+        self._values[name] = _constant(name, array)
 
     def _value(self, name: str) -> relax.Expr:
         """A value: a shape if it is a known int64 vector with symbolic elements, else a tensor."""
@@ -407,6 +407,21 @@ class _Importer:
 def _key(node: onnx.NodeProto) -> tuple[str, str]:
     """Domain and name of a node's operator; the standard domain is the empty string."""
     return ("" if node.domain in STANDARD_DOMAINS else node.domain), node.op_type
+
+
+def _constant(name: str, array: np.ndarray) -> relax.Constant:
+    """A constant of a function.
+
+    Raises
+    ------
+    ModelError
+        TVM has no such dtype, or holds its elements in less memory than an array does.
+    """
+    dtype = str(array.dtype)
+    try:
+        return relax.const(array, dtype)
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"tensor {name!r} of {dtype} cannot be a constant of TVM's") from error
 
 
 def _read_array_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

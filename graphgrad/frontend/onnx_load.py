@@ -7,12 +7,14 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx.external_data_helper import uses_external_data
 
 from ..errors import ModelError
 from .onnx_graph import STANDARD_DOMAINS
+from .onnx_tensors import load_tensors
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
+_MOST_BYTES = 2**31 - 1  # of one message
+
 OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
 
 
@@ -23,18 +25,19 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
     ------
     ModelError
         If the argument is neither; if the file is missing, a folder, empty, truncated or not
-        ONNX; if the model has no graph, no nodes or no outputs, lacks its external data, is of an
-        IR version before 3, or uses standard operators of a version before 7 or later than the
-        newest that the installed onnx package knows.
+        ONNX; if the model has no graph, no nodes or no outputs, is of an IR version before 3, or
+        uses standard operators of a version before 7 or later than the newest that the installed
+        onnx package knows; if a tensor is malformed, or its external data are missing or not in
+        the folder of the file.
     """
     if isinstance(path_or_proto, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(path_or_proto)
-        label = "the ONNX model"
+        label, folder = "the ONNX model", None
     elif isinstance(path_or_proto, (str, os.PathLike)):
         path = Path(path_or_proto)
         proto = _read(path)
-        label = f"the ONNX file {path}"
+        label, folder = f"the ONNX file {path}", path.parent
     else:
         raise ModelError(
             "expected the path of an ONNX file or an onnx.ModelProto, "
@@ -42,6 +45,7 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
         )
     _refuse_empty(proto, label)
     _refuse_versions(proto, label)
+    load_tensors(proto, folder, label)
     return proto
 
 
@@ -60,30 +64,32 @@ def check(proto: onnx.ModelProto) -> None:
 
 
 def _read(path: Path) -> onnx.ModelProto:
+    """The model of a file, without its external data."""
     if not path.exists():
         raise ModelError(f"there is no file {path}")
     if path.is_dir():
         raise ModelError(f"{path} is a folder: give the path of an .onnx file in it")
+    if not path.is_file():  # a pipe, or a device without end
+        raise ModelError(f"{path} is no file: give the path of an .onnx file")
     try:
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise ModelError(f"the file {path} is empty")
-        return onnx.load(path, format="protobuf")
+        if size > _MOST_BYTES:
+            raise ModelError(
+                f"the file {path} has {size:,} bytes, and protocol buffers hold {_MOST_BYTES:,}: "
+                "keep its weights in external data"
+            )
+        return onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError as error:
         raise ModelError(f"the file {path} is not an ONNX file, or is truncated") from error
-    except (OSError, onnx.checker.ValidationError) as error:
-        raise ModelError(
-            f"the file {path}, or its external data, cannot be read: {error}"
-        ) from error
+    except OSError as error:
+        raise ModelError(f"the file {path} cannot be read: {error}") from error
 
 
 def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
     if not proto.HasField("graph"):
         raise ModelError(f"{label} has no graph: it is not an ONNX model, or is truncated")
-    # `onnx.load` has read the data of a file; a proto given in memory may not have it.
-    if any(uses_external_data(tensor) for tensor in proto.graph.initializer):
-        raise ModelError(
-            f"{label} keeps weights in external data that are not loaded: give the path of its file"
-        )
     if not proto.graph.output:
         raise ModelError(f"{label} has no outputs")
     if not proto.graph.node:

@@ -74,7 +74,11 @@ def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
         for function in proto.functions
         if (function.domain, function.name) in custom
     ]
-    proto.CopyFrom(onnx.inliner.inline_selected_functions(proto, custom_functions, exclude=True))
+    try:
+        inlined = onnx.inliner.inline_selected_functions(proto, custom_functions, exclude=True)
+    except RuntimeError as error:  # calls that do not fit, operator sets that disagree
+        raise ModelError(f"the model's functions {names} cannot be inlined: {error}") from error
+    proto.CopyFrom(inlined)
     return [f"model-local functions inlined: {', '.join(names)}"]
 
 

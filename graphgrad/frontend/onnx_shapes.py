@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend as stock
 
 from ..errors import InputError, ModelError
+from .onnx_tensors import check_data_type
 
 Shape = Sequence[int | None]
 
@@ -66,7 +67,7 @@ def input_types(
             if dim.dim_param:
                 dims.append(_symbolic(dim.dim_param, symbols, dimension_names))
             elif dim.HasField("dim_value"):
-                dims.append(dim.dim_value)
+                dims.append(_extent(value.name, dim.dim_value))
             elif given_shape is not None and given_shape[axis] is not None:
                 dims.append(given_shape[axis])
             else:
@@ -147,11 +148,25 @@ def _unranked(given_shape: Shape | None, dtype: str) -> relax.TensorType:
     )
 
 
+def _extent(name: str, size: int) -> int:
+    """An extent that the file gives an input, which is a size."""
+    if size < 0:
+        raise ModelError(
+            f"input {name!r} has the extent {size}: give the dimension a name (dim_param) if any "
+            "size is meant"
+        )
+    return size
+
+
 def _dtype(value: onnx.ValueInfoProto) -> str:
     element_type = value.type.tensor_type.elem_type
     if element_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         raise ModelError(f"input {value.name!r} is not a tensor of numbers")
-    return str(helper.tensor_dtype_to_np_dtype(element_type))
+    check_data_type(element_type, f"input {value.name!r}")
+    dtype = str(helper.tensor_dtype_to_np_dtype(element_type))
+    if dtype.startswith("complex"):
+        raise ModelError(f"input {value.name!r} is a tensor of {dtype}, which TVM does not know")
+    return dtype
 
 
 def _text(value: onnx.ValueInfoProto) -> str:

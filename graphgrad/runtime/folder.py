@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,16 @@ from typing import Any
 import tvm_ffi
 
 from .errors import FolderError
+from .manifest import fault
 
 FORMAT = "graphgrad-export-2"
 _READ = ("graphgrad-export-1", FORMAT)
 """The formats that are read. The first had no ``storage``: steps stored parameters as the model."""
 
-MANIFEST, STATE, KERNELS = "manifest.json", "state.safetensors", "kernels"
+MANIFEST, KERNELS = "manifest.json", "kernels"
 
-LOADER = "exported_step"
-"""The name that this package has in an export."""
+_MOST_MANIFEST_BYTES = 1 << 28
+_CHUNK_BYTES = 1 << 20
 
 _CUDA_COMPILE = "tvm_callback_cuda_compile"
 """The function that TVM's runtime asks for machine code where a library holds CUDA source."""
@@ -50,15 +53,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
+        if os.path.getsize(_regular(folder, MANIFEST)) > _MOST_MANIFEST_BYTES:
+            raise FolderError(f"{path} is too large for a manifest")
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FolderError(f"{folder} holds no export: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is damaged: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") not in _READ:
         raise FolderError(f"{path} describes no export in the format {FORMAT}")
     if manifest.get("sha256") != digest_of(manifest):
         raise FolderError(f"{path} is damaged: its digest does not fit")
+    reason = fault(manifest)
+    if reason is not None:
+        raise FolderError(f"{path} describes no export as graphgrad writes them: {reason}")
     return manifest
 
 
@@ -73,15 +81,42 @@ def kernels_file(source: str) -> str:
     return f"{KERNELS}/{hashlib.sha256(source.encode()).hexdigest()}.fatbin"
 
 
-def check_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Raise `FolderError` unless all files are there, with the digests that the manifest names."""
-    for name, expected in files.items():
+def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise `FolderError` unless all files are as the manifest says, and inside the folder.
+
+    Called before any of them is loaded: what is in no digest, or behind a link out of the folder,
+    is not run.
+    """
+    sizes = manifest.get("sizes", {})  # exports made before have none
+    for name, digest in manifest["files"].items():
         try:
-            data = (folder / name).read_bytes()
+            path = _regular(folder, name)
+            is_whole = name not in sizes or path.stat().st_size == sizes[name]
+            if not is_whole or _file_digest(path) != digest:
+                raise FolderError(
+                    f"{folder / name} is damaged: its digest does not fit; copy it again"
+                )
         except OSError as error:
             raise FolderError(f"{folder} is incomplete: {error}; copy all of it") from error
-        if hashlib.sha256(data).hexdigest() != expected:
-            raise FolderError(f"{folder / name} is damaged: its digest does not fit; copy it again")
+
+
+def _regular(folder: Path, name: str) -> Path:
+    """A regular file inside a folder, links followed, or an error that says why there is none."""
+    path = Path(os.path.realpath(folder / name))
+    if not path.is_relative_to(os.path.realpath(folder)):
+        raise FolderError(f"{folder / name} is a link out of the export; copy what it points at")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise FolderError(f"{folder / name} is damaged: it is no file; copy it again")
+    return path
+
+
+def _file_digest(path: Path) -> str:
+    """The digest of a file, which may be larger than memory."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -12,8 +12,11 @@ import tvm
 from tvm.runtime import vm
 
 from .arrays import Staging, lend, to_array
-from .errors import InputError, MachineError
+from .errors import FolderError, InputError, MachineError
 from .loading import load_library
+
+_CHECK = "Check failed"
+"""In errors of what TVM checks of the arguments of a function, before it computes."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -71,6 +74,8 @@ class Library:
     ------
     MachineError
         The library cannot be loaded.
+    FolderError
+        It lacks a function. Calls raise it, too, where one takes something else.
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device):
@@ -79,7 +84,9 @@ class Library:
             machine = vm.VirtualMachine(load_library(library, device), device)
         except (RuntimeError, OSError) as error:
             raise MachineError(f"{library} cannot be loaded: {error}") from error
-        functions = {role: machine[name] for role, name in entry["functions"].items()}
+        functions = {
+            role: _function(machine, name, library) for role, name in entry["functions"].items()
+        }
         self.step: Callable[..., Any] = functions["step"]
         self.evaluate: Callable[..., Any] = functions["evaluate"]
         self.end: Callable[..., Any] | None = functions.get("end_of_window")
@@ -119,6 +126,29 @@ class Library:
         if bounds is not None:
             _check_range(ty.name, array, bounds, self._targets["ignored"])
         return [staging.copy(ty.name, array)]
+
+
+def _function(machine: vm.VirtualMachine, name: str, library: Path) -> Callable[..., Any]:
+    """A function of a library, which raises `FolderError` where the manifest describes another."""
+    try:
+        function = machine[name]
+    except AttributeError as error:
+        raise FolderError(
+            f"{library} has no function {name!r}, which the manifest names"
+        ) from error
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (TypeError, ValueError, RuntimeError) as error:
+            text = str(error)
+            if isinstance(error, RuntimeError) and (_CHECK not in text or "CUDA" in text):
+                raise
+            raise FolderError(
+                f"{library}: {name!r} does not take what the manifest says of it: {text}"
+            ) from error
+
+    return call
 
 
 class Libraries:

@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 from .errors import FactsError, StateError
 from .files import free_space, replace_file
+from .json_form import is_object, misfit
 
 _FORMATS = "graphgrad-checkpoint-"
 FORMAT = f"{_FORMATS}1"
@@ -86,7 +87,7 @@ def _split_extra(
     extra = facts.get(_EXTRA, {})
     arrays = {
         name: value
-        for name, value in extra.items()
+        for name, value in (extra.items() if isinstance(extra, Mapping) else ())
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     }
     if not arrays:
@@ -116,17 +117,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     StateError
         The file is missing, damaged, or no checkpoint of graphgrad.
     """
-    path = _path(path)
-    if not path.is_file():
-        raise StateError(f"there is no file {path} to load")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise StateError(
-            f"{path} is damaged or no checkpoint ({error}); use an older one"
-        ) from error
+    arrays, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise StateError(
             f"{path} is a safetensors file, but no checkpoint of graphgrad in the format {FORMAT}"
@@ -138,19 +129,56 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    facts = json.loads(text)
+    facts = _parsed(path, text)
     if _EXTRA in groups:
-        facts[_EXTRA] |= groups.pop(_EXTRA)
+        facts[_EXTRA] = facts.get(_EXTRA, {}) | groups.pop(_EXTRA)
     return groups, facts
+
+
+def read_tensors(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of any safetensors file by name, and its metadata.
+
+    Raises
+    ------
+    StateError
+        The file is missing, damaged or no safetensors file.
+    """
+    path = _path(path)
+    if not path.is_file():
+        raise StateError(f"there is no file {path} to load")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return arrays, file.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} is damaged, or no checkpoint nor safetensors file ({error}); use an older one"
+        ) from error
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that `write` made it, in any format; its digest is not checked."""
+    if not _path(path).is_file():
+        return False
     try:
         with safe_open(path, framework="numpy") as file:
             return str((file.metadata() or {}).get("format", "")).startswith(_FORMATS)
     except (SafetensorError, OSError):
         return False
+
+
+def _parsed(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+    """Facts, as JSON writes them, with some of the caller's own."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{path} is damaged: its facts are no JSON ({error})") from error
+    fault = misfit(facts, {f"{_EXTRA}?": is_object})
+    if fault is not None:
+        raise StateError(f"{path} holds facts that no step has written: {fault}; use an older one")
+    return facts
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tvm
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from . import state_file
 from .arrays import Arrays, Staging, to_array, to_arrays
-from .errors import FolderError, InputError, OutOfMemoryError, StateError
-from .folder import MANIFEST, STATE, check_files, folder_at, machine_code_from, read_manifest
+from .errors import ExportedStepError, FolderError, InputError, OutOfMemoryError
+from .folder import MANIFEST, check_files, folder_at, machine_code_from, read_manifest
 from .library import Libraries
 from .machine import check_machine, device_errors, open_device, release_pool
+from .manifest import STATE
 from .owned import Description, Owned
 from .progress import Progress, progress_in, unfit_rate
 from .synchronized import TakesTurns, one_at_a_time
@@ -80,7 +79,7 @@ class ExportedStep(TakesTurns):
         super().__init__()
         root = folder_at(folder)
         self.manifest = read_manifest(root)
-        check_files(root, self.manifest["files"])
+        check_files(root, self.manifest)
         check_machine(self.manifest)
         self._device = open_device(self.manifest, device)
         self._staging = Staging(self._device)
@@ -94,7 +93,7 @@ class ExportedStep(TakesTurns):
                 f"weights is a {type(weights).__name__}; give arrays by name or a path"
             )
         elif weights is not None and not state_file.is_state_file(weights):
-            self._start(_read_weights(weights))
+            self._start(state_file.read_tensors(weights)[0])
         elif weights is not None or STATE in self.manifest["files"]:
             self.load(root / STATE if weights is None else weights)
         else:
@@ -102,6 +101,12 @@ class ExportedStep(TakesTurns):
                 f"{root} was exported without weights: give them as weights=, arrays by name or a "
                 "safetensors file"
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise ExportedStepError(
+            "an exported step cannot be pickled or copied: its tensors belong to a device; save "
+            "its state with save(path), and load the export and that state where it is needed"
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -391,12 +396,7 @@ class ExportedStep(TakesTurns):
         """The outputs by name."""
         library, arguments = self._libraries.of(inputs, self._staging)
         outputs = library.evaluate(*arguments, *self._owned.of_model())[0]
-        return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
-
-
-def _read_weights(path: str | os.PathLike[str]) -> Arrays:
-    """The arrays of any safetensors file, by name."""
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise StateError(f"{path} cannot be read as a safetensors file: {error}") from error
+        names = self.manifest["outputs"]
+        if len(names) != len(outputs):
+            raise FolderError(f"{MANIFEST} names {len(names)} of {len(outputs)} outputs")
+        return to_arrays(dict(zip(names, outputs, strict=True)))

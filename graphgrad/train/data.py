@@ -1,7 +1,5 @@
 """Data sets in memory: the digits that ship with the package, and .npz files."""
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -11,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import InputError
+from .npz import read_arrays
 
 TargetKind = Literal["labels", "values"]
 HELD_OUT = "_test"
@@ -152,36 +151,6 @@ def padded_batches(examples: Examples, batch: int) -> Iterator[tuple[Examples, i
         indices = np.arange(start, start + batch)
         count = min(batch, len(examples) - start)
         yield examples.take(np.minimum(indices, len(examples) - 1)), count
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; files with pickled objects are refused.
-
-    Raises
-    ------
-    InputError
-        The file is missing, damaged, no .npz file, or an array holds objects.
-    """
-    if not path.exists():
-        raise InputError(f"the data file {path} does not exist")
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path} is not an .npz file, or is truncated; write it with numpy.savez")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: _read_array(archive, name, path) for name in archive.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} is damaged ({error}); write it again") from error
-
-
-def _read_array(archive: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
-    """Read one array of an open .npz file."""
-    try:
-        return archive[name]
-    except ValueError:  # what numpy raises for objects under allow_pickle=False
-        raise InputError(
-            f"{path}: array {name} holds Python objects, which are not read because loading them "
-            "can run code; save it with a numeric dtype"
-        ) from None
 
 
 def _examples(

@@ -22,7 +22,8 @@ from ..frontend.model import Model
 from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
-from ..runtime.folder import LOADER, STATE, kernels_file
+from ..runtime.folder import kernels_file
+from ..runtime.manifest import LOADER, STATE
 from . import checkpoint
 from .accumulate import END_OF_WINDOW
 from .export_folder import replace_folder

@@ -62,6 +62,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
             path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in files
         },
+        "sizes": {path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
     }
     manifest["sha256"] = digest_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")

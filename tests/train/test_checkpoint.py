@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, CheckpointError
-from graphgrad.runtime import ExportedStep, StateError
+from graphgrad.runtime import ExportedStep, StateError, state_file
 from graphgrad.runtime.files import replace_file
 from graphgrad.train.checkpoint import read, read_for, write
 from tests.frontend.graphs import random
@@ -109,6 +109,33 @@ def test_foreign_files(tmp_path, saved):
 
 
 @pytest.mark.parametrize(
+    "facts, message",
+    [
+        ("", "its facts are no JSON"),
+        ("[" * 100_000, "its facts are no JSON"),
+        ("1" * 5000, "its facts are no JSON"),
+        ("[]", "holds facts that no step has written"),
+        ('{"extra": null}', "holds facts that no step has written"),
+    ],
+)
+def test_facts_in_another_form(tmp_path, facts, message):
+    """The digest fits: somebody has written them so."""
+    arrays = {"params/w": np.zeros(3)}
+    metadata = {"format": state_file.FORMAT, "facts": facts}
+    metadata["sha256"] = state_file._digest(arrays, facts)
+    save_file(arrays, tmp_path / "c", metadata=metadata)
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path / "c")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="there is no file"):
+        read(tmp_path / "c")
+    assert not state_file.is_state_file(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
     "change, message",
     [
         (lambda g: g["params"].pop("scalar"), "params/scalar: file has nothing"),
@@ -177,8 +204,12 @@ def stepped(tmp_path_factory):
     FALSE_FACTS,
     ids=[f"{name}={value!r:.12}" for name, value, _ in FALSE_FACTS],
 )
-def test_a_file_that_is_refused_changes_nothing(stepped, tmp_path, name, value, message):
+def test_a_file_that_is_refused_changes_nothing(
+    stepped, tmp_path, monkeypatch, name, value, message
+):
     """Neither arrays nor counters nor the rate, in a step and in an exported one."""
+    # It would refuse some of the facts before they are written.
+    monkeypatch.setattr(state_file, "_split_extra", lambda groups, facts: (groups, facts))
     *steps, state = stepped
     groups, facts = read(state)
     groups = {group: {k: a + 1 for k, a in members.items()} for group, members in groups.items()}

@@ -1,0 +1,194 @@
+"""Tensors that are malformed, and external data that are not where they may be."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphgrad as gg
+from graphgrad.errors import ModelError
+from graphgrad.frontend.onnx_load import load
+
+W = np.arange(12, dtype=np.float32).reshape(3, 4)
+CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.onnx"))
+
+
+def model(weight=None):
+    """A model x · w."""
+    weight = numpy_helper.from_array(W, "w") if weight is None else weight
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def tensor(**fields):
+    return TensorProto(**{"name": "w", "data_type": 1, "dims": [3, 4], **fields})
+
+
+@pytest.mark.parametrize(
+    "weight, message",
+    [
+        (tensor(raw_data=W.tobytes()[:-1]), "needs 48 bytes, but has 47"),
+        (tensor(raw_data=W.tobytes() + b"\0"), "needs 48 bytes, but has 49"),
+        (tensor(float_data=range(11)), "needs 12 numbers in float_data, but has 11"),
+        (tensor(), "needs 12 numbers in float_data, but has 0"),
+        (tensor(dims=[3, -4], float_data=range(12)), "which are no size"),
+        (tensor(dims=[0, 2**62, 2**62]), "which are no size"),
+        (tensor(dims=[2**40, 2**40]), "which are no size"),
+        (tensor(dims=[1] * 70, float_data=[1]), "has 70 axes"),
+        (tensor(data_type=1000), "data type 1000, which ONNX does not know"),
+        (tensor(data_type=-1), "data type -1, which ONNX does not know"),
+        (tensor(data_type=0), "data type 0, which ONNX does not know"),
+        (tensor(data_type=TensorProto.INT4, raw_data=b"1" * 7), "needs 6 bytes, but has 7"),
+        (tensor(data_type=TensorProto.STRING, string_data=[b"a"]), "has 1 strings"),
+        (tensor(data_type=8, dims=[1], string_data=[b"\xff"]), "holds what is no text"),
+        (tensor(segment=TensorProto.Segment(begin=0, end=3)), "is a segment"),
+    ],
+)
+def test_malformed_tensors(weight, message):
+    with pytest.raises(ModelError, match=f"'w'.*{message}"):
+        load(model(weight))
+
+
+def test_tensors_in_inner_graphs_and_functions_are_looked_at():
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[2] x, bool c) => (float[2] y) {
+          a = If (c) <then_branch = t () => (float[2] p) { p = own.f (x) },
+                      else_branch = e () => (float[2] q)
+                        { k = Constant <value = float[2] {1, 2}> ()  q = Add (x, k) }>
+          y = Neg (a)
+        }
+        <domain: "own", opset_import: ["" : 17]>
+        f (x) => (z) { k = Constant <value = float[2] {3, 4}> ()  z = Add (x, k) }"""
+    for inside in ("branch", "function"):
+        proto = onnx.parser.parse_model(text)
+        branches = {a.name: a.g for a in proto.graph.node[0].attribute}
+        nodes = branches["else_branch"].node if inside == "branch" else proto.functions[0].node
+        nodes[0].attribute[0].t.dims[0] = 3
+        with pytest.raises(ModelError, match="needs 3 numbers in float_data, but has 2"):
+            load(proto)
+
+
+def test_a_sparse_tensor_that_fills_the_memory():
+    proto = model()
+    del proto.graph.initializer[:]
+    values, indices = numpy_helper.from_array(W[0, :1], "w"), numpy_helper.from_array(np.int64([5]))
+    sparse = helper.make_sparse_tensor(values, indices, [1 << 20, 1 << 20])
+    proto.graph.sparse_initializer.append(sparse)
+    with pytest.raises(ModelError, match=r"sparse tensor 'w'.*store it dense"):
+        load(proto)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the data of w in it, a link to them, a folder, a pipe, and more outside."""
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "w.bin").write_bytes(bytes(8) + W.tobytes())
+    (folder / "inner").symlink_to("w.bin")
+    (tmp_path / "outside").write_bytes(bytes(8) + W.tobytes())
+    (folder / "outer").symlink_to("../outside")
+    (folder / "up").symlink_to("..")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def stored(folder, count=1, **entries):
+    """The path of a model whose w is external."""
+    proto = model(tensor(data_location=TensorProto.EXTERNAL))
+    for index in range(1, count):
+        proto.graph.initializer.append(tensor(name=f"w{index}", data_location=1))
+    for weight in proto.graph.initializer:
+        for key, value in {"location": "w.bin", "offset": "8", **entries}.items():
+            weight.external_data.add(key=key, value=value)
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("location", ["w.bin", "./w.bin", "inner", ".//w.bin"])
+def test_external_data(folder, location):
+    proto = load(stored(folder, location=location))
+    np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[0]), W)
+    assert not proto.graph.initializer[0].external_data
+    assert list(gg.from_onnx(folder / "model.onnx").params) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["../outside", "outer", "up/outside", "sub/../../outside", "/etc/passwd", "", "a\0b"],
+)
+def test_external_data_outside_of_the_folder(folder, location):
+    with pytest.raises(ModelError, match=r"'w'.*no file in the folder of the model"):
+        load(stored(folder, location=location))
+
+
+@pytest.mark.parametrize(
+    "entries, message",
+    [
+        ({"length": "47"}, "said to have 47"),
+        ({"length": "-1"}, "no whole number"),
+        ({"length": "1e2"}, "no whole number"),
+        ({"offset": "9"}, "end at byte 57, but .* has 56"),
+        ({"offset": str(2**62)}, "end at byte"),
+        ({"offset": "9" * 5000}, "no whole number"),
+        ({"location": "none"}, "cannot be read"),
+        ({"location": "pipe"}, "are no file"),
+        ({"location": "sub"}, "are no file|cannot be read"),
+    ],
+)
+def test_external_data_that_do_not_fit(folder, entries, message):
+    with pytest.raises(ModelError, match=f"'w'.*{message}"):
+        load(stored(folder, **entries))
+
+
+def test_external_data_read_over_and_over(folder):
+    """A small file with many tensors of one large file would fill the memory."""
+    assert len(load(stored(folder, count=9)).graph.initializer) == 9
+    with pytest.raises(ModelError, match=r"'w9'.*more than 8 times over"):
+        load(stored(folder, count=20))
+
+
+def test_a_pipe_is_not_waited_for(folder):
+    with pytest.raises(ModelError, match="is no file"):
+        load(folder / "pipe")
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.COMPLEX64, 1000, -1])
+def test_inputs_of_unknown_dtypes(dtype):
+    proto = model()
+    proto.graph.input[0].type.tensor_type.elem_type = dtype
+    with pytest.raises(ModelError, match="does not know"):
+        gg.from_onnx(proto)
+
+
+def test_inputs_of_negative_extents():
+    proto = model()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    with pytest.raises(ModelError, match="input 'x' has the extent -1"):
+        gg.from_onnx(proto)
+
+
+def test_constants_that_tvm_has_no_dtype_of():
+    four_bits = numpy_helper.from_array(np.int8([1, 2]), "w")
+    four_bits.data_type, four_bits.raw_data = TensorProto.INT4, b"\x12"
+    proto = model(four_bits)
+    proto.graph.node[0].op_type = "Add"
+    with pytest.raises(ModelError):
+        gg.from_onnx(proto)
+
+
+@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
+def test_corpus(file):
+    """Files that once raised an error of somebody else, or are near to one that did."""
+    try:
+        gg.from_onnx(file)
+    except gg.errors.GraphGradError as error:
+        assert str(error)
