@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from ...ir.tensor import Tensor
+from ...ir.tensor import Tensor, is_float
 from ...ops import functional as op
 from .node import Node, converter
 
@@ -84,8 +84,10 @@ def prelu(node: Node) -> Tensor:
 def shrink(node: Node) -> Tensor:
     """x + bias where x < −λ, x − bias where x > λ, else 0."""
     x, bias, bound = node.tensor(0), node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
-    inner = op.where(op.less_equal(x, bound), 0.0, x - bias)
-    return op.where(op.less(x, -bound), x + bias, inner)
+    # Integers are compared with a bound, and moved by a bias, that may not be integers.
+    value = x if is_float(x.dtype) else x.astype("float64")
+    inner = op.where(op.less_equal(value, bound), 0.0, value - bias)
+    return op.where(op.less(value, -bound), value + bias, inner).astype(x.dtype)
 
 
 @converter("Softplus")

@@ -13,6 +13,7 @@ from ...ir.tensor import Dimension, Tensor, dimension_text, expression_of
 from ...ops import functional as op
 from ...ops.scan import scan
 from ..known_values import KnownValue
+from ..node_limit import nodes_in, refuse_many_nodes
 from .node import Node, converter
 
 _TRUE = KnownValue.of_array(np.array(True))
@@ -74,9 +75,11 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
     ModelError
         They are too many; `reason` says why they are written out.
     """
+    steps = min(count, _MAX_UNROLLED_STEPS)
+    refuse_many_nodes(steps * nodes_in(node.attribute("body")), "writing out its steps")
     state = [node.value(index) for index in range(2, len(node.inputs))]
     last, rows, goes_on = list(node.inputs[2:]), [], True
-    for number in range(min(count, _MAX_UNROLLED_STEPS)):
+    for number in range(steps):
         step = KnownValue.of_array(np.array(number, "int64"))
         goes_on, values, known = _stepped(node, step, state)
         last = values[: len(state)]
@@ -91,10 +94,16 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
             f"it takes more than {_MAX_UNROLLED_STEPS} steps, which are too many to be written "
             f"out one by one, as they have to be: {reason}"
         )
-    results = [
-        op.concat([op.expand_dims(row, [0]) for row in column], axis=0)
-        for column in zip(*rows, strict=True)
-    ]
+    if rows:
+        results = [
+            op.concat([op.expand_dims(row, [0]) for row in column], axis=0)
+            for column in zip(*rows, strict=True)
+        ]
+    else:  # a step that nothing reads tells the shapes of their rows
+        _, values, _ = _stepped(node, KnownValue.of_array(np.array(0, "int64")), state)
+        results = [
+            node.emitter.full(0.0, [0, *row.shape], row.dtype) for row in values[len(state) :]
+        ]
     return (*map(expression_of, last), *results)
 
 

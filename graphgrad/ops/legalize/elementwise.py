@@ -106,6 +106,16 @@ def _floor_mod(a: Any, b: Any) -> Any:
     return tirx.Select(opposite, remainder + b, remainder)
 
 
+def _sign(x: Any) -> Any:
+    """1, 0 or −1, and 0 of NaN; stock code wants a −1 of dtypes that have none, too."""
+    dtype = str(x.ty.dtype)
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+    positive = tirx.Select(x > zero, one, zero)
+    if dtype.startswith("uint"):
+        return positive
+    return tirx.Select(x < zero, tirx.const(-1, dtype), positive)
+
+
 def _power(a: Any, b: Any) -> Any:
     """The power aᵇ; stock code knows no integers."""
     if not is_float_element(a):
@@ -204,6 +214,7 @@ _lower("relax.maximum", larger)
 _lower("relax.minimum", smaller)
 _lower("relax.not_equal", _not_equal)
 _lower("relax.power", _power)
+_lower("relax.sign", _sign)
 _lower("relax.tanh", _accurate_near_zero(tirx.tanh, _TANH_TERMS))
 
 

@@ -32,5 +32,5 @@ DEFECT = Defect(
         "nest so."
     ),
     expected="Time in proportion to the nodes; a condition is simplified once.",
-    mended_by=("graphgrad.lower.kernels.inline_maps",),
+    worked_around_in=("graphgrad.lower.kernels.inline_maps",),
 )

@@ -27,5 +27,5 @@ DEFECT = Defect(
         "for the reduction's. With a loop of one trip around that block, it works."
     ),
     expected="A reduction in two stages, as without the block.",
-    mended_by=("graphgrad.lower.cpu.schedule",),
+    worked_around_in=("graphgrad.lower.cpu.schedule",),
 )

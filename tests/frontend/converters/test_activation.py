@@ -119,3 +119,8 @@ def test_dtypes(op_type, dtype):
     (y,) = forward(node_model(op_type, {"x": x}), {"x": x})
     assert y.dtype == dtype
     np.testing.assert_allclose(y, wide, rtol=2e-3, atol=2e-3)
+
+
+def test_shrink_of_unsigned_integers():
+    x = {"x": np.arange(5, dtype="uint16")}
+    assert_like_onnxruntime(node_model("Shrink", x, lambd=1.5, bias=0.5), x)
