@@ -7,6 +7,7 @@ lowered (`graphgrad.memory.donation`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -33,6 +34,8 @@ class Accumulators:
     wrt : sequence of relax.Var
         The variables that are differentiated with respect to.
     grad_req : str, sequence or mapping of str
+    taken : list of str
+        Names that the new parameters must not have; theirs are added.
 
     Attributes
     ----------
@@ -48,13 +51,13 @@ class Accumulators:
         ``"null"``.
     """
 
-    def __init__(self, wrt: Sequence[Any], grad_req: GradReq):
+    def __init__(self, wrt: Sequence[Any], grad_req: GradReq, taken: list[str]):
         requests = dict(zip(wrt, _requests(wrt, grad_req), strict=True))
         self.wrt = [var for var in wrt if requests[var] != "null"]
         if not self.wrt:
             raise ArgumentError('grad_req: all are "null"; ask for one gradient at least')
         self._of = {
-            var: relax.Var(f"accumulator.{var.name}", var.ty)
+            var: relax.Var(unique_name(f"accumulator.{var.name}", taken), var.ty)
             for var in self.wrt
             if requests[var] == "add"
         }
@@ -124,6 +127,14 @@ def _requests(wrt: Sequence[Any], grad_req: GradReq) -> list[str]:
                 f"{REQUESTS[-1]!r}"
             )
     return requests
+
+
+def unique_name(name: str, taken: list[str]) -> str:
+    """The name, with a number behind it if it is taken; taken itself from now on."""
+    names = (f"{name}_{number}" if number else name for number in itertools.count())
+    unique = next(candidate for candidate in names if candidate not in taken)
+    taken.append(unique)
+    return unique
 
 
 def leaves(ty: Any) -> int:

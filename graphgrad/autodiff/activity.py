@@ -80,7 +80,7 @@ def select(program: Program, wrt: Wrt) -> list[Any]:
             if isinstance(param.ty, relax.TensorType) and has_cotangent(param.ty)
         ]
         if not variables:
-            raise ArgumentError(f"{program.name!r} has no float tensor parameter")
+            raise ArgumentError(_no_tensor_parameter(program))
         return variables
     keys = list(wrt) if isinstance(wrt, Sequence) and not isinstance(wrt, str) else [wrt]
     variables = [_variable(program, key) for key in keys]
@@ -89,6 +89,25 @@ def select(program: Program, wrt: Wrt) -> list[Any]:
     for var in variables:
         check_target(var)
     return variables
+
+
+def _no_tensor_parameter(program: Program) -> str:
+    """What a function without a parameter that is a float tensor has, and what to do."""
+    tuples = [
+        param.name
+        for param in program.params
+        if isinstance(param.ty, relax.TupleType) and is_differentiable(param.ty)
+    ]
+    if tuples:
+        return (
+            f"{program.name!r} has no parameter that is a float tensor, but tuples of those: name "
+            f"what to differentiate with respect to, as in wrt={tuples}; the gradient is a tuple"
+        )
+    types = ", ".join(f"{param.name}: {param.ty}" for param in program.params) or "nothing"
+    return (
+        f"{program.name!r} has no parameter that is a float tensor; it takes {types}. Name a float "
+        "tensor that it computes with wrt=..., or convert the parameter"
+    )
 
 
 def _variable(program: Program, key: Any) -> Any:

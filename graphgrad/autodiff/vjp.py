@@ -12,7 +12,7 @@ from ..errors import NotDifferentiableError
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter
-from .accumulate import Accumulators, GradReq, leaves
+from .accumulate import Accumulators, GradReq, leaves, unique_name
 from .activity import Wrt, has_cotangent, select
 from .apply import Cotangent
 from .reverse import Gradients
@@ -34,7 +34,7 @@ def vjp(
         Name of a Relax function that returns a tensor or a (nested) tuple of tensors.
     wrt : names or variables, optional
         What to differentiate with respect to: parameters, or any value bound in the function, by
-        name or as the Relax variable. Default: every float parameter, in order.
+        name or as the Relax variable. Default: every parameter that is a float tensor, in order.
     grad_req : "write", "add" or "null"; or a sequence or mapping of those
         For all entries of `wrt`, one for each in order, or by name (those left out are written).
         A gradient is a new value, or the sum with an accumulator that is one more parameter, or it
@@ -50,7 +50,8 @@ def vjp(
         added: one cotangent for each float output, in order and of its type; one accumulator for
         each ``"add"``, in the order of `wrt`; `outputs` as `func` returns them; `gradients` a tuple
         with one value for each entry of `wrt` that is not ``"null"``, of its type. It is ordinary,
-        pure Relax and can be differentiated again. Compiled by `graphgrad.compile` it overwrites
+        pure Relax and can be differentiated again; parameters that are added have new names.
+        Compiled by `graphgrad.compile` it overwrites
         the accumulators where that is safe: the sums are then returned in their memory, and their
         old values are gone.
 
@@ -92,14 +93,17 @@ def vjp_of_program(
     ------
     ArgumentError, MissingGradientError, NotDifferentiableError
     """
-    accumulators = Accumulators(wrt, grad_req)
+    taken = [param.name for param in program.params]
+    accumulators = Accumulators(wrt, grad_req, taken)
     types = list(_float_types(program.result.ty))
     if not types:
         raise NotDifferentiableError(
             f"{program.name!r} returns no float tensor, so it has no gradient"
         )
     names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
-    cotangents = [relax.Var(name, ty) for name, ty in zip(names, types, strict=True)]
+    cotangents = [
+        relax.Var(unique_name(name, taken), ty) for name, ty in zip(names, types, strict=True)
+    ]
     derivative = Gradients(program, accumulators.wrt)
 
     def body(emitter: Emitter) -> Any:

@@ -123,10 +123,22 @@ def _pow(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr | None]:
 
 
 def _atan2(a: Expr, b: Expr, _: Expr) -> tuple[Expr, Expr]:
-    square = a * a + b * b
-    # Both derivatives are 0 at the origin, rather than NaN.
-    square = tirx.Select(tirx.EQ(square, _like(a, 0.0)), _like(a, 1.0), square)
-    return b / square, -a / square
+    largest = tirx.Select(tirx.abs(a) > tirx.abs(b), tirx.abs(a), tirx.abs(b))
+    # Squares of the larger number itself might be 0 or infinite. Both derivatives are 0 at the
+    # origin, rather than NaN.
+    is_origin = tirx.EQ(largest, _like(a, 0.0))
+    unusable = tirx.any(is_origin, tirx.EQ(largest, _like(a, math.inf)))
+    scale = tirx.Select(unusable, _like(a, 1.0), largest)
+    a, b = a / scale, b / scale
+    square = tirx.Select(is_origin, _like(a, 1.0), a * a + b * b)
+    return b / square / scale, -a / square / scale
+
+
+def _asinh(x: Expr, _: Expr) -> Expr:
+    # x² might be infinite: beyond 1 it is divided by, and so is the 1.
+    one = _like(x, 1.0)
+    scale = tirx.Select(tirx.abs(x) > one, one / tirx.abs(x), one)
+    return scale * tirx.rsqrt(scale * scale + (scale * x) * (scale * x))
 
 
 def _hypot(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr]:
@@ -150,7 +162,7 @@ def _like(x: Expr, value: float) -> Expr:
 
 _define(
     atan=lambda x, y: 1.0 / (1.0 + x * x),
-    asinh=lambda x, y: tirx.rsqrt(1.0 + x * x),
+    asinh=_asinh,
     cos=lambda x, y: -tirx.sin(x),
     cosh=lambda x, y: tirx.sinh(x),
     erf=lambda x, y: (2.0 / math.sqrt(math.pi)) * tirx.exp(-(x * x)),

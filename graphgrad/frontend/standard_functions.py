@@ -74,11 +74,33 @@ def _has_function(name: str, domain: str, version: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
+def _write_defaults(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> None:
+    """Write out the defaults of attributes that nodes leave out, in place.
+
+    Where a function reads an attribute, the inliner copies what the node has, and leaves the
+    attribute out where the node has none.
+    """
+    versions = {used.domain: used.version for used in proto.opset_import}
+    for node in all_nodes(proto.graph):
+        if (node.domain, node.op_type) not in operators:
+            continue
+        schema = onnx.defs.get_schema(
+            node.op_type, versions.get(node.domain, 1), _plain(node.domain)
+        )
+        names = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(
+            attribute.default_value
+            for name, attribute in schema.attributes.items()
+            if name not in names and attribute.default_value.name
+        )
+
+
 def _inline(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> bool:
     """Replace operators by their functions; return whether that could be done."""
     # The inliner asks for the type of every input, also of one that is left out, whose name is "".
     omitted_input = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
     proto.graph.value_info.append(omitted_input)
+    _write_defaults(proto, operators)
     try:
         inlined = onnx.inliner.inline_selected_functions(
             proto, operators, inline_schema_functions=True

@@ -13,6 +13,7 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend as stock
 
 from ..errors import ModelError
+from ..ir.tensor import is_float
 from ..tvm_fixes.hooks import onnx_converters
 from .onnx_graph import STANDARD_DOMAINS
 
@@ -103,6 +104,8 @@ def translate(
     # TVM's importer hands its translations the name and the number of outputs among the attributes.
     node_settings = {"name": node.name, "num_outputs": output_count}
     node_attributes: dict[str, Any] = {**attributes, "tvm_custom": node_settings}
+    if node.op_type == "Gemm":
+        _check_factors(inputs[0], node_attributes)
     if node.op_type == "BatchNormalization":
         node_attributes = _corrected_batch_norm(node_attributes, opset)
     operands = stock.onnx_input()
@@ -184,6 +187,21 @@ def _unpacked(builder: relax.BlockBuilder, result: relax.Expr) -> list[relax.Exp
     return [
         builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))
     ]
+
+
+def _check_factors(a: relax.Expr | None, attributes: Mapping[str, Any]) -> None:
+    """Refuse factors of a product of integers that are no integers: they would be cut off.
+
+    Raises
+    ------
+    ModelError
+    """
+    if a is None or is_float(str(a.ty.dtype)):
+        return
+    for name in ("alpha", "beta"):
+        factor = attributes.get(name, 1.0)
+        if not float(factor).is_integer() or (factor < 0 and str(a.ty.dtype).startswith("uint")):
+            raise ModelError(f"its {name}, {factor}, is not a value of its dtype, {a.ty.dtype}")
 
 
 def _corrected_batch_norm(attributes: dict[str, Any], opset: int) -> dict[str, Any]:

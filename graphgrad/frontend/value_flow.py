@@ -16,6 +16,7 @@ _SETTINGS = frozenset(
         ("Dropout", 1),
         ("NonMaxSuppression", 3),
         ("NonMaxSuppression", 4),
+        ("OneHot", 1),
         ("OneHot", 2),
         ("Pad", 2),
         ("Range", 0),

@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 
 from ..errors import InputError
+from ..runtime.arrays import is_readable
 from ..tvm_fixes.hooks import clear_memory_pool
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
@@ -47,8 +48,9 @@ def to_numpy(value: Any) -> np.ndarray:
     Raises
     ------
     InputError
-        `value` is not a regular array of numbers.
+        `value` is not a regular array of numbers, or has masked values.
     """
+    _refuse_masked(value)
     array = _read(value)
     if not is_number(array.dtype):
         raise InputError(
@@ -69,7 +71,7 @@ def _read(value: Any) -> np.ndarray:
     torch = sys.modules.get("torch")
     try:
         if isinstance(value, np.ndarray):
-            return value
+            return np.asarray(value)
         if isinstance(value, tvm.runtime.Tensor):
             return value.numpy()
         if torch is not None and isinstance(value, torch.Tensor):
@@ -85,6 +87,20 @@ def _read(value: Any) -> np.ndarray:
     if array.dtype == np.float64 and not isinstance(value, np.generic):
         return array.astype(np.float32)
     return array
+
+
+def _refuse_masked(value: Any) -> None:
+    """Raise if an array has masked values: what computes with it would read what is below them.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(
+            f"a masked array with {np.ma.count_masked(value)} masked values, and no kernel knows "
+            "masks: fill it with .filled(value); of labels, with the ignore_index of the loss"
+        )
 
 
 def _read_torch(value: Any, torch: Any) -> np.ndarray:
@@ -166,8 +182,8 @@ def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | Non
 
 
 def _is_usable(tensor: tvm.runtime.Tensor) -> bool:
-    """Whether kernels can use the memory of a tensor: contiguous, aligned, and not empty."""
-    return tensor.is_contiguous() and int(tensor.numel()) > 0 and tensor.data_ptr() % ALIGNMENT == 0
+    """Whether kernels can use the memory of a tensor, which is not empty."""
+    return int(tensor.numel()) > 0 and is_readable(tensor)
 
 
 def _borrowed_from_torch(

@@ -187,6 +187,15 @@ def substitute_values(node: Any, values: Mapping[Any, Any]) -> Any:
     return replace_nodes(node, tvm.ir.Var, lambda var: values.get(var, var))
 
 
+def bound_values(body: Any) -> dict[Any, Any]:
+    """The values of the variables that statements bind, without references to each other."""
+    values: dict[Any, Any] = {}
+    for statement in statements_of(body):
+        if isinstance(statement, tirx.Bind):
+            values[statement.var] = substitute_values(statement.value, values)
+    return values
+
+
 def static(extent: Any) -> int | None:
     """An extent as a number, or None if it is symbolic."""
     return int(extent) if isinstance(extent, tirx.IntImm) else None

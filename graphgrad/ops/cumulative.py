@@ -8,7 +8,7 @@ from tvm import relax, te, tirx
 
 from ..fallback.externs import register
 from ..fallback.externs.cumulative import running
-from ..ir.loops import Statement, store
+from ..ir.loops import Statement, load, sequence, store
 from ..ir.tensor import Tensor, accumulator_dtype
 from .define import call_op, define_op
 from .opaque_kernel import KERNEL, Nest, extern
@@ -40,23 +40,28 @@ def cumulative(
     accumulator = accumulator_dtype(dtype)
     source = x if accumulator == dtype else _cast(x, accumulator)
     extent = x.shape[axis]
+    # Rounding errors of a running sum grow with its length.
+    carried = "float64" if accumulator == "float32" else accumulator
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         (values,), (out,) = ins, outs
 
-        def step(i: list[Any]) -> Statement:
+        def step(i: list[Any], total: Any, at: list[Any]) -> Statement:
             # With `reverse` the nest visits the axis last to first: the element before is behind.
             position, before = i[axis], i[axis] + (1 if reverse else -1)
             previous = (*i[:axis], before, *i[axis + 1 :])
             first = position == (extent - 1 if reverse else 0)
-            new = values[previous if exclusive else tuple(i)]
-            total = out[previous] + new if combine == "add" else out[previous] * new
-            identity = tirx.const(0 if combine == "add" else 1, accumulator)
-            start = identity if exclusive else values[tuple(i)]
-            # No Select, which would read before the first element.
-            return store(out, i, tirx.if_then_else(first, start, total))
+            new = values[previous if exclusive else tuple(i)].astype(carried)
+            sum_or_product = load(total, at) + new if combine == "add" else load(total, at) * new
+            identity = tirx.const(0 if combine == "add" else 1, carried)
+            start = identity if exclusive else new
+            return sequence(
+                # No Select, which would read before the first element.
+                store(total, at, tirx.if_then_else(first, start, sum_or_product)),
+                store(out, i, load(total, at).astype(accumulator)),
+            )
 
-        return Nest(list(x.shape), range(axis, axis + 1), reverse).build(step)
+        return Nest(list(x.shape), range(axis, axis + 1), reverse).build_carrying(carried, step)
 
     attributes = {"axis": axis, "combine": combine, "exclusive": exclusive, "reverse": reverse}
     (result,) = extern("cumulative", [x.shape], [accumulator], [source], build, attributes)

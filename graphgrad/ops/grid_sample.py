@@ -18,7 +18,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ArgumentError
-from ..ir.tensor import Dimension, Tensor
+from ..ir.tensor import Dimension, Tensor, is_float
 from . import functional as op
 from .index import gather_at
 from .indexing import Indexing
@@ -92,6 +92,8 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
         (batch, grid axes …, r): coordinates from −1 to 1, that of the last spatial axis first.
     how : Sampling
 
+    Integers are sampled in float64, and the digits behind the point are cut off.
+
     Raises
     ------
     ArgumentError
@@ -99,6 +101,9 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
     """
     extents = _static(x.shape[2:])
     batch, channels, *_ = x.shape
+    dtype = x.dtype
+    if not is_float(dtype):  # float64 holds every integer up to 2⁵³
+        x = x.astype("float64")
     points = math.prod(grid.shape[1:-1])
     rows = op.reshape(op.widen(grid), [batch, points, len(extents)]).astype(op.widen(x).dtype)
     coordinates = op.split(rows, len(extents), axis=-1) if len(extents) > 1 else [rows]
@@ -109,7 +114,7 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
     ]
     sampled = op.reshape(sample_at(x, positions, how), [batch, *grid.shape[1:-1], channels])
     last = sampled.ndim - 1
-    return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(x.dtype)
+    return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(dtype)
 
 
 def sample_at(x: Tensor, positions: Sequence[Tensor], how: Sampling) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from ..ir.loops import Statement, index, nested, parallel, serial, store, unravel
+from ..ir.loops import Statement, index, nested, parallel, sequence, serial, store, unravel
 from ..ir.tensor import Dimension
 
 KERNEL = "graphgrad.kernel."
@@ -86,24 +86,47 @@ class Nest:
         The outermost loop is parallel, over as many of the shared axes as it takes. What is left of
         them is inside of the serial loops, so that neighboring elements are visited together.
         """
+        return self._build(lambda indices, *_: body(indices))
+
+    def build_carrying(
+        self, dtype: str, body: Callable[[list[Any], Any, list[Any]], Statement]
+    ) -> Statement:
+        """The loops around a body that hands a number on from each serial point to the next.
+
+        The body is given the indices of a point, and the buffer and the indices of the number,
+        which it must store at the first point before it reads it.
+        """
+        return self._build(body, dtype)
+
+    def _build(self, body: Callable[..., Statement], carried: str | None = None) -> Statement:
+        """The loops around a body as `build` or, if a dtype is carried, `build_carrying` says."""
         lead = list(self.shape[: self.serial.start])
         ordered = list(self.shape[self.serial.start : self.serial.stop])
         tail = list(self.shape[self.serial.stop :])
         free = [*lead, *tail]
 
-        def at(free_indices: list[Any], i: list[Any]) -> Statement:
-            return body([*free_indices[: len(lead)], *self._ordered(i), *free_indices[len(lead) :]])
+        def lines(
+            extents: list[Dimension], free_indices: Callable[[list[Any]], list[Any]]
+        ) -> Statement:
+            """The serial loops around loops over neighboring points, of which each has a number."""
+            numbers = tirx.decl_buffer([_product(extents)], carried or "bool", scope="local")
+
+            def point(i: list[Any], inner: list[Any]) -> Statement:
+                at = free_indices(inner)
+                indices = [*at[: len(lead)], *self._ordered(i), *at[len(lead) :]]
+                return body(indices, numbers, [_position(inner, extents)])
+
+            loops = nested(ordered, lambda i: nested(extents, lambda inner: point(i, inner)))
+            return sequence(tirx.AllocBuffer(numbers), loops) if carried else loops
 
         def inside(outer: list[Any], inner_extents: list[Dimension]) -> Statement:
-            return nested(
-                ordered, lambda i: nested(inner_extents, lambda inner: at([*outer, *inner], i))
-            )
+            return lines(inner_extents, lambda inner: [*outer, *inner])
 
         def chunk(trip: Any) -> Statement:
             *outer, number = unravel(trip, shared)
             start = number * _CHUNK
             length = tirx.min(index(tail[0]) - start, index(_CHUNK))
-            return nested(ordered, lambda i: serial(length, lambda t: at([*outer, start + t], i)))
+            return lines([length], lambda inner: [*outer, start + inner[0]])
 
         is_small = _volume([*self.shape, self.work]) < _SMALL
         if for_gpu():
@@ -141,6 +164,14 @@ def for_gpu() -> bool:
     """Whether the kernel is being lowered for a GPU, which has a thread for each point."""
     target = tvm.target.Target.current(allow_none=True)
     return target is not None and str(target.kind.name) == "cuda"
+
+
+def _position(indices: Sequence[Any], extents: Sequence[Dimension]) -> Any:
+    """The number of a point of a shape, in row-major order."""
+    position = index(0)
+    for at, extent in zip(indices, extents, strict=True):
+        position = position * index(extent) + at
+    return position
 
 
 def _product(extents: Sequence[Dimension]) -> Any:

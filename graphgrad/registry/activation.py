@@ -44,6 +44,8 @@ def gelu(x: Tensor, y: Tensor) -> Tensor:
 def gelu_tanh(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = ȳ · ½ (1 + t + x (1 − t²) u'), t = tanh u, u = √(2/π) (x + 0.044715 x³)"""
     k, c = math.sqrt(2.0 / math.pi), 0.044715
+    # Beyond it 1 − t² is 0 in every dtype, and x³ may be infinite.
+    x = op.clip(x, -20.0, 20.0)
     square = x * x
     t = op.tanh(k * (x * (1.0 + c * square)))
     slope = k * (1.0 + 3.0 * c * square)
@@ -97,8 +99,11 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 @elementwise("relax.nn.selu", samples=kinked_samples)
 def selu(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = ȳ · λ where x > 0, else ȳ · (y + λ α)"""
-    return op.where(op.greater(x, 0.0), _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA)
+    """x̄ = ȳ · λ where x > 0, else ȳ · λ α exp x; λ for NaN, as elsewhere where x is not ≤ 0"""
+    negative = op.less_equal(x, 0.0)
+    # Not y + λ α, which has few digits far below 0.
+    slope = (_SELU_SCALE * _SELU_ALPHA) * op.exp(op.where(negative, x, 0.0))
+    return op.where(negative, slope, _SELU_SCALE)
 
 
 softplus_samples = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import tvm
 from tvm import relax
 
@@ -46,9 +47,13 @@ signed_samples = [
 @elementwise("relax.atan2", samples=signed_samples)
 def atan2(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """ā = ȳ · b / (a² + b²),  b̄ = −ȳ · a / (a² + b²), and 0 at the origin"""
-    square = a * a + b * b
-    square = op.where(op.equal(square, 0.0), 1.0, square)
-    return b / square, -(a / square)
+    largest = op.maximum(op.abs(a), op.abs(b))
+    is_origin = op.equal(largest, 0.0)
+    # Squares of the larger number itself might be 0 or infinite.
+    scale = op.where(op.logical_or(is_origin, op.isinf(largest)), 1.0, largest)
+    a, b = a / scale, b / scale
+    square = op.where(is_origin, 1.0, a * a + b * b)
+    return b / square / scale, -(a / square / scale)
 
 
 @linear(
@@ -192,6 +197,11 @@ def _number(x: Tensor) -> float | None:
     return None
 
 
+def _largest(x: Tensor) -> float:
+    """The largest finite number of a tensor's dtype."""
+    return float(ml_dtypes.finfo(x.dtype).max)
+
+
 @elementwise("relax.power", samples=power_samples, singular=True)
 def power(a: Tensor, b: Tensor, y: Tensor) -> tuple[Any, Tensor | None]:
     """ā = ȳ · b a^(b−1),  b̄ = ȳ · y log a; b̄ = 0 where a = 0 and b ≥ 0"""
@@ -201,8 +211,10 @@ def power(a: Tensor, b: Tensor, y: Tensor) -> tuple[Any, Tensor | None]:
             a, constant_exponent - 1.0
         ) if constant_exponent else 0.0, None
     at_zero = op.equal(a, 0.0)
-    # At 0⁰ the factors of ā would be 0 · ∞. Only there, so that the mixed derivative stays right.
-    exponent = op.where(op.logical_and(at_zero, op.equal(b, 0.0)), 1.0, b)
+    # Of a⁰ the factors of ā are 0 and 1 / a, which may be infinite or NaN. Only there the exponent
+    # is another, so that the mixed derivative stays right.
+    has_inverse = op.greater(op.abs(a), 1.0 / _largest(a))
+    exponent = op.where(op.logical_or(has_inverse, op.not_equal(b, 0.0)), b, 1.0)
     # An exponent where log would be −∞, though the derivative is 0.
     base = op.where(op.logical_and(at_zero, op.greater_equal(b, 0.0)), 1.0, a)
     return b * op.power(a, exponent - 1.0), y * op.log(base)
@@ -250,13 +262,25 @@ clip_samples = [
     sample(tensor((4, 4), avoid=-0.25), static(-0.25), static(2.0)),
     sample(tensor(("n", 3), avoid=0.0), static(0.0), static(float("inf"))),
     sample((0, 3), static(0.0), static(6.0)),
+    sample(tensor((2, 3), avoid=0.0), static(0.0), static(6.0)),
 ]
+
+
+_RELU6 = (0.0, 6.0)
+"""The bounds of relu6, which Relax and ONNX have as a clip alone."""
 
 
 @register_gradient("relax.clip", samples=clip_samples)
 def clip(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, None, None]:
-    """x̄ = ȳ where y = x, which is where low ≤ x ≤ high (closed interval), else 0"""
-    (x, _, _), (y,), (ct,) = inputs, outputs, cotangents
+    """x̄ = ȳ where y = x, which is where low ≤ x ≤ high (closed interval), else 0
+
+    Between 0 and 6 it is relu6, whose slope is 0 at both bounds, as that of relu is at 0; and its
+    gradient of NaN is ȳ.
+    """
+    (x, low, high), (y,), (ct,) = inputs, outputs, cotangents
+    if (float(low.value), float(high.value)) == _RELU6:
+        outside = op.logical_or(op.less_equal(x, _RELU6[0]), op.greater_equal(x, _RELU6[1]))
+        return op.where(outside, 0.0, ct), None, None
     return op.where(op.equal(x, y), ct, 0.0), None, None
 
 

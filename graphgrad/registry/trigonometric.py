@@ -33,7 +33,11 @@ def asin(x: Tensor, y: Tensor) -> Tensor:
 @elementwise("relax.asinh", samples=unary_samples)
 def asinh(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = ȳ / √(1 + x²)"""
-    return op.rsqrt(1.0 + x * x)
+    magnitude = op.abs(x)
+    # x² might be infinite: beyond 1 it is divided by, and so is the 1.
+    scale = op.where(op.greater(magnitude, 1.0), 1.0 / magnitude, 1.0)
+    scaled = scale * x
+    return scale * op.rsqrt(scale * scale + scaled * scaled)
 
 
 @elementwise("relax.atan", samples=unary_samples)

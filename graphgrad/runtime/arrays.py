@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,25 @@ _ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned; it crashes where one is not."""
 
 Arrays = dict[str, np.ndarray]
+
+
+class _DLTensor(ctypes.Structure):
+    """A tensor as DLPack lays it out in memory; its elements begin at ``data + byte_offset``."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_capsule_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 def to_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
@@ -38,7 +58,7 @@ def to_array(label: str, value: Any) -> np.ndarray:
 def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | np.ndarray:
     """The value itself as a tensor, without a copy, if a kernel can read it; else a numpy array.
 
-    A kernel can read what is on the device, contiguous and aligned.
+    A kernel can read what is on the device, and as `is_readable` says.
 
     What is lent never overlaps what a step overwrites: that memory is handed to nobody.
 
@@ -51,11 +71,22 @@ def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tens
     if (
         isinstance(tensor_or_value, tvm.runtime.Tensor)
         and tensor_or_value.device == device
-        and tensor_or_value.is_contiguous()
-        and tensor_or_value.data_ptr() % _ALIGNMENT == 0
+        and is_readable(tensor_or_value)
     ):
         return tensor_or_value
     return _to_array(label, tensor_or_value)
+
+
+def is_readable(tensor: tvm.runtime.Tensor) -> bool:
+    """Whether kernels can read a tensor's memory: contiguous, aligned, from its address on.
+
+    Views that TVM makes may begin at an offset, which kernels do not add.
+    """
+    if not tensor.is_contiguous() or tensor.data_ptr() % _ALIGNMENT:
+        return False
+    capsule = tensor.__dlpack__()  # its memory begins with a `_DLTensor`
+    address = _capsule_address(capsule, b"dltensor")
+    return _DLTensor.from_address(address).byte_offset == 0
 
 
 def copy(
@@ -100,6 +131,11 @@ class Staging:
 
 def _to_array(label: str, tensor_or_value: Any) -> np.ndarray:
     """As `to_array`, of what `_read` returned."""
+    if isinstance(tensor_or_value, np.ma.MaskedArray) and np.ma.is_masked(tensor_or_value):
+        raise InputError(
+            f"{label} is a masked array with {np.ma.count_masked(tensor_or_value)} masked values, "
+            "and no step knows masks: fill it with .filled(value)"
+        )
     try:
         array = (
             tensor_or_value.numpy()

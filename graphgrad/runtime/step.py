@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tvm
 
 from . import state_file
 from .arrays import Arrays, Staging, to_array, to_arrays
-from .errors import FolderError, InputError, OutOfMemoryError
+from .errors import ExportedStepError, FolderError, InputError, OutOfMemoryError
 from .folder import MANIFEST, check_files, folder_at, machine_code_from, read_manifest
 from .library import Libraries
 from .machine import check_machine, device_errors, open_device, release_pool
@@ -101,6 +101,12 @@ class ExportedStep(TakesTurns):
                 f"{root} was exported without weights: give them as weights=, arrays by name or a "
                 "safetensors file"
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise ExportedStepError(
+            "an exported step cannot be pickled or copied: its tensors belong to a device; save "
+            "its state with save(path), and load the export and that state where it is needed"
+        )
 
     @property
     def learning_rate(self) -> float:

@@ -72,6 +72,8 @@ def group(*patterns: str, max_rank: int | None = None, **settings: Any) -> Group
     """
     if not patterns and max_rank is None:
         raise ArgumentError("a group needs names, patterns or max_rank")
+    if max_rank is not None and (not isinstance(max_rank, int) or max_rank < 0):
+        raise ArgumentError(f"max_rank={max_rank!r} must be a whole number, at least 0")
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise ArgumentError(f"the names of a group must be text, given {patterns!r}")
     if not settings:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from ..errors import OutOfMemoryError
+from ..errors import ArgumentError, OutOfMemoryError
 from ..lower.codegen.cache import compiled_once
 from ..lower.codegen.early import EarlyBuilds
 from ..lower.device import device_of, reported
@@ -74,6 +74,9 @@ class ModelOnDevice(TakesTurns):
         This machine has no device for its target.
     """
 
+    kept_by: ClassVar[str]
+    """How to take it to another process, for the error where somebody pickles or copies it."""
+
     def __init__(self, objective: Objective):
         super().__init__()
         self._objective = objective
@@ -84,6 +87,12 @@ class ModelOnDevice(TakesTurns):
         self._forwards: dict[Shapes, Forward] = {}
         self._checked: set[Any] = set()
         self._watch: Watch | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            f"a {type(self).__name__} cannot be pickled or copied: its tensors and programs belong "
+            f"to a device and to this process; {self.kept_by}"
+        )
 
     def _given(self, inputs: Inputs) -> Given:
         """The inputs of a call, checked against the model."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -60,6 +60,9 @@ class Optimizer(ABC):
         name = type(self).__name__
         for setting in ("learning_rate", *self.rates):
             check_rate(f"{name}: {setting}", getattr(self, setting))
+        for flag in (setting.name for setting in fields(self) if setting.type == "bool"):
+            if not isinstance(getattr(self, flag), bool):
+                raise ArgumentError(f"{name}: {flag}={getattr(self, flag)!r} must be True or False")
         for setting in self.shares:
             _check_share(f"{name}: {setting}", getattr(self, setting))
         for setting in ("clip_value", "clip_norm"):
@@ -107,7 +110,10 @@ class SGD(Optimizer):
 
     Attributes
     ----------
-    momentum, weight_decay, dampening : float
+    momentum, weight_decay : float
+        Momentum is below 1.
+    dampening : float
+        From 0 to 1.
     nesterov : bool
         Needs momentum, and no dampening.
     """
@@ -117,10 +123,13 @@ class SGD(Optimizer):
     nesterov: bool = False
     dampening: float = 0.0
 
-    rates = ("momentum", "weight_decay", "dampening")
+    rates = ("weight_decay", "dampening")
+    shares = ("momentum",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.dampening > 1:
+            raise ArgumentError(f"SGD: dampening={self.dampening!r} must be at most 1")
         if self.nesterov and not self.momentum:
             raise ArgumentError("SGD: nesterov=True needs momentum above 0")
         if self.nesterov and self.dampening:
@@ -290,6 +299,7 @@ class RMSprop(Optimizer):
     Attributes
     ----------
     alpha, epsilon, momentum, weight_decay : float
+        Alpha and momentum are below 1.
     centered : bool
     """
 
@@ -299,8 +309,8 @@ class RMSprop(Optimizer):
     weight_decay: float = 0.0
     centered: bool = False
 
-    rates = ("epsilon", "momentum", "weight_decay")
-    shares = ("alpha",)
+    rates = ("epsilon", "weight_decay")
+    shares = ("alpha", "momentum")
 
     @property
     def slots(self) -> Mapping[str, float]:

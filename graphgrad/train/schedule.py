@@ -1,16 +1,31 @@
-"""Learning rates as functions of the step number, computed on the host."""
+"""Learning rates as functions of the step number, computed on the host.
+
+The schedules made here can be pickled, because each is a function of this module with its settings.
+"""
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from ..errors import ArgumentError
+from .optimizer import check_rate
 
 Schedule = Callable[[int], float]
 
 
 def constant(rate: float) -> Schedule:
-    """The schedule that gives `rate` at every step."""
-    return lambda step: rate
+    """The schedule that gives `rate` at every step.
+
+    Raises
+    ------
+    ArgumentError
+        As all schedules: a rate is negative or not finite.
+    """
+    check_rate("constant: rate", rate)
+    return partial(_constant_rate, rate)
 
 
 def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
@@ -19,11 +34,12 @@ def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
     Raises
     ------
     ArgumentError
-        `every` is below one.
+        `every` is no whole number, or below one; `factor` is negative or not finite.
     """
-    if every < 1:
-        raise ArgumentError(f"step_decay: every={every} must be at least 1")
-    return lambda step: rate * factor ** (step // every)
+    check_rate("step_decay: rate", rate)
+    check_rate("step_decay: factor", factor)
+    _check_count("step_decay: every", every, 1)
+    return partial(_decayed_rate, rate, every, factor)
 
 
 def cosine(peak: float, steps: int, lowest: float = 0.0) -> Schedule:
@@ -34,11 +50,12 @@ def cosine(peak: float, steps: int, lowest: float = 0.0) -> Schedule:
     Raises
     ------
     ArgumentError
-        `steps` is below one.
+        `steps` is no whole number, or below one.
     """
-    if steps < 1:
-        raise ArgumentError(f"cosine: steps={steps} must be at least 1")
-    return lambda step: _between(peak, lowest, min(step, steps) / steps)
+    check_rate("cosine: peak", peak)
+    check_rate("cosine: lowest", lowest)
+    _check_count("cosine: steps", steps, 1)
+    return partial(_cosine_rate, peak, steps, lowest)
 
 
 def warmup(schedule: Schedule, steps: int) -> Schedule:
@@ -49,17 +66,14 @@ def warmup(schedule: Schedule, steps: int) -> Schedule:
     Raises
     ------
     ArgumentError
-        `steps` is negative.
+        `schedule` is no function, or `steps` no whole number or negative.
     """
-    if steps < 0:
-        raise ArgumentError(f"warmup: steps={steps} must be at least 0")
-
-    def rate(step: int) -> float:
-        if step < steps:
-            return schedule(0) * (step + 1) / steps
-        return schedule(step - steps)
-
-    return rate
+    if not callable(schedule):
+        raise ArgumentError(
+            f"warmup: {schedule!r} is no schedule; for one rate give schedule.constant(rate)"
+        )
+    _check_count("warmup: steps", steps, 0)
+    return partial(_warmup_rate, schedule, steps)
 
 
 def one_cycle(
@@ -89,8 +103,19 @@ def one_cycle(
     Raises
     ------
     ArgumentError
-        The share is not between 0 and 1, or there are too few steps for both parts.
+        The share is not between 0 and 1, a divisor is not above 0, or there are too few steps for
+        both parts.
     """
+    for name, value in {
+        "peak": peak,
+        "warmup_share": warmup_share,
+        "initial_divisor": initial_divisor,
+        "final_divisor": final_divisor,
+    }.items():
+        check_rate(f"one_cycle: {name}", value)
+        if "divisor" in name and value == 0:
+            raise ArgumentError(f"one_cycle: {name}={value!r} must be above 0")
+    _check_count("one_cycle: steps", steps, 1)
     # Counted from 0, and a fraction in general: torch places the peak so.
     peak_step = warmup_share * steps - 1
     if not (0 < warmup_share < 1 and 0 < peak_step < steps - 1):
@@ -99,16 +124,42 @@ def one_cycle(
             "the fall each need more than one, and the share is between 0 and 1"
         )
     first = peak / initial_divisor
-    last = first / final_divisor
+    return partial(_one_cycle_rate, first, peak, first / final_divisor, peak_step, steps - 1)
 
-    def rate(step: int) -> float:
-        if step <= peak_step:
-            return _between(first, peak, step / peak_step)
-        return _between(peak, last, min((step - peak_step) / (steps - 1 - peak_step), 1.0))
 
+def _constant_rate(rate: float, step: int) -> float:
     return rate
+
+
+def _decayed_rate(rate: float, every: int, factor: float, step: int) -> float:
+    return rate * factor ** (step // every)
+
+
+def _cosine_rate(peak: float, steps: int, lowest: float, step: int) -> float:
+    return _between(peak, lowest, min(step, steps) / steps)
+
+
+def _warmup_rate(schedule: Schedule, steps: int, step: int) -> float:
+    if step < steps:
+        return schedule(0) * (step + 1) / steps
+    return schedule(step - steps)
+
+
+def _one_cycle_rate(
+    first: float, peak: float, last: float, peak_step: float, last_step: int, step: int
+) -> float:
+    if step <= peak_step:
+        return _between(first, peak, step / peak_step)
+    return _between(peak, last, min((step - peak_step) / (last_step - peak_step), 1.0))
 
 
 def _between(start: float, end: float, share: float) -> float:
     """The value of half a cosine from `start` to `end`, with `share` of the way behind it."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    """Raise unless a value is a whole number of at least `least`."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        raise ArgumentError(f"{name}={value!r} must be a whole number, at least {least}")

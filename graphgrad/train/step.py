@@ -124,6 +124,11 @@ class TrainStep(ModelOnDevice):
         Steps so far: calls, or windows that are over.
     """
 
+    kept_by = (
+        "save its state with step.save(path), or all of it with step.export(path), and load that "
+        "where it is needed"
+    )
+
     def __init__(
         self,
         model: Model,

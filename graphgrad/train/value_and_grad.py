@@ -81,6 +81,8 @@ class ValueAndGrad(ModelOnDevice):
     It reads the model's parameters at each call, so changes of ``model.params`` count.
     """
 
+    kept_by = "pickle the model, and call graphgrad.value_and_grad where it is needed"
+
     def __init__(
         self,
         model: Model,

@@ -244,6 +244,44 @@ def test_result_is_well_formed_pure_relax_and_the_module_is_untouched():
     tvm.ir.assert_structural_equal(result["main"], mod["main"])
 
 
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_parameters_that_are_added_have_new_names(grad_req):
+    mod = function(lambda b, x, y: b.emit(relax.op.multiply(x, y)), ((2,), F64), ((2,), F64))
+    name = "main"
+    for order in range(3):
+        mod = gg.vjp(mod, name, grad_req=grad_req)
+        name = f"{name}_vjp"
+        names = [param.name for param in mod[name].params]
+        assert len(set(names)) == len(names), names
+        assert order or names[:3] == ["x0", "x1", "ct"]
+    assert "def main_vjp_vjp_vjp(x0: " in mod.script()
+
+
+def test_names_of_the_function_are_left_alone():
+    x, ct = (relax.Var(name, relax.TensorType([2], F64)) for name in ("x", "ct"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, ct]):
+        builder.emit_func_output(builder.emit(relax.op.multiply(x, ct)))
+    result = gg.vjp(builder.get(), wrt="ct")
+    assert [param.name for param in result["main_vjp"].params] == ["x", "ct", "ct_1"]
+    x, ct, cotangent = arrays((2,), (2,), (2,))
+    np.testing.assert_allclose(run(result, "main_vjp", x, ct, cotangent)[-1], x * cotangent)
+
+
+def test_of_a_function_without_a_tensor_parameter_it_is_said_what_it_takes():
+    types = [relax.TensorType([2], F64), relax.TensorType([3], F64)]
+    pair = relax.Var("pair", relax.TupleType(types))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [pair]):
+        builder.emit_func_output(builder.emit(relax.op.exp(relax.TupleGetItem(pair, 0))))
+    with pytest.raises(gg.ArgumentError, match=r"tuples of those: .* wrt=\['pair'\]"):
+        gg.vjp(builder.get())
+    gg.vjp(builder.get(), wrt=["pair"])  # as it says
+    mod = function(lambda b, i: b.emit(relax.op.astype(i, F64)), ((2,), "int64"))
+    with pytest.raises(gg.ArgumentError, match=r"it takes x0: R.Tensor\(\(2,\), dtype=\"int64\"\)"):
+        gg.vjp(mod)
+
+
 def test_third_order():
     x = np.array([0.3, -0.7])
     one = np.ones(2)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import graphgrad as gg
 from graphgrad.errors import ModelError
-from tests.frontend.converters.nodes import drawn, forward, node_model
+from tests.frontend.converters.nodes import assert_like_onnxruntime, drawn, forward, node_model
 
 LINEAR = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}
 
@@ -68,3 +68,13 @@ def test_an_operator_whose_inputs_have_no_known_type_is_refused():
     proto.opset_import.append(helper.make_opsetid("mine", 1))
     with pytest.raises(ModelError, match=r"LinearAttention \(1\)"):
         gg.from_onnx(proto, custom_ops={("mine", "Mine"): lambda inputs, attributes: inputs[0]})
+
+
+@pytest.mark.parametrize("name", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_attributes_that_are_left_out_have_their_defaults(name):
+    size = {"size": np.array(5)}
+    proto = node_model(name, size, opset=17, types={"y": TensorProto.FLOAT}, ranks={"y": 1})
+    constant = numpy_helper.from_array(size["size"], "size")
+    proto.graph.initializer.append(constant)
+    del proto.graph.input[:]
+    assert_like_onnxruntime(proto, {})

@@ -192,6 +192,17 @@ def test_unfit_tensors_of_the_runtime_are_not_borrowed(memory):
     assert borrowed(tvm_ffi.from_dlpack(memory), tvm.cpu()) is None
 
 
+@pytest.mark.parametrize("offset", [4, 64])
+def test_a_view_at_an_offset_is_not_borrowed(offset):
+    """Also where it is aligned: kernels do not add offsets."""
+    memory = to_tensor(np.arange(40, dtype="float32"))
+    view = memory._create_view((2, 4), "float32", offset)
+    assert borrowed(view, tvm.cpu()) is None
+    expected = np.arange(8).reshape(2, 4) + offset // 4
+    np.testing.assert_array_equal(to_tensor(view).numpy(), expected)
+    assert borrowed(memory._create_view((2, 4), "float32", 0), tvm.cpu()) is not None
+
+
 def test_tensors_of_the_runtime_are_copied():
     first = to_tensor(GRID)
     second = to_tensor(first)
@@ -251,6 +262,15 @@ def test_torch_values_arrive_unchanged(make):
 def test_what_is_no_array_is_refused(value, says):
     with pytest.raises(InputError, match=says):
         to_tensor(value)
+
+
+def test_masked_values_are_refused():
+    value = np.ma.masked_array(GRID, mask=np.equal(GRID, GRID.flat[3]))
+    for read in (to_tensor, lambda array: borrowed(array, tvm.cpu())):
+        with pytest.raises(InputError, match=r"array with 1 masked values.*\.filled"):
+            read(value)
+    tensor = to_tensor(np.ma.masked_array(GRID, mask=False))
+    np.testing.assert_array_equal(tensor.numpy(), GRID)
 
 
 class Streams:

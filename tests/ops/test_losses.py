@@ -190,6 +190,15 @@ def test_logits_of_any_size_give_finite_losses_and_gradients():
     np.testing.assert_allclose(gradient, [0, -1, 0, 1, 0, 0], atol=1e-7)
 
 
+def test_certain_and_right_logits_give_small_losses_and_not_zero():
+    _, inputs, options = pair("bce_with_logits", reduction="none")
+    inputs["input"] = inputs["target"] = ((4,), 0.0, 1.0)
+    mod = loss_module("bce_with_logits", inputs, options, dtype="float32")
+    x = np.array([10, 17, 20, 40], "float32")
+    (loss,) = run(mod, "main", x, np.ones(4, "float32"))
+    np.testing.assert_allclose(loss, np.log1p(np.exp(-x.astype("float64"))), rtol=1e-6)
+
+
 def test_certain_probabilities_give_finite_losses():
     _, inputs, options = pair("bce", reduction="none")
     mod = gg.vjp(loss_module("bce", inputs, options))

@@ -22,16 +22,25 @@ def unaligned(array):
     return copied
 
 
+def at_an_offset(array):
+    """Return a view of TVM's that begins 64 bytes behind the start of its memory."""
+    memory = tvm.runtime.tensor(np.zeros(array.nbytes + 64, "uint8"))
+    view = memory._create_view(array.shape, str(array.dtype), 64)
+    np.from_dlpack(view)[...] = array
+    return view
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        at_an_offset,
         np.asfortranarray,
         lambda a: np.repeat(a, 2, axis=0)[::2],
         lambda a: a.astype(a.dtype.newbyteorder(">")),
         unaligned,
         tvm.runtime.tensor,
     ],
-    ids=["order", "strides", "byte order", "unaligned", "tvm"],
+    ids=["offset", "order", "strides", "byte order", "unaligned", "tvm"],
 )
 def test_arrays_of_any_kind(original, exported, given):
     assert exported(*map(given, BATCH)) == float(original(*BATCH))
@@ -120,6 +129,8 @@ X, Y = BATCH
         ((X[:3], Y[:3]), r"shapes \(\(3, 4\),\): the export is for 'input' \(6, 4\), or 'input'"),
         ((np.array(["a"]), Y), "no array of real numbers"),
         (([[1.0], [2.0, 3.0]], Y), "cannot be read as an array"),
+        ((np.ma.masked_less(X, X.mean()), Y), "input 'input' is a masked array with"),
+        ((X, np.ma.masked_equal(Y, Y[0])), "targets is a masked array with"),
         ((X,), "targets are missing"),
         ((X, Y[:3]), r"targets: expected shape \(6,\), given \(3,\)"),
         ((X, Y.astype("float32")), "targets: expected int64, given float32"),
@@ -127,8 +138,8 @@ X, Y = BATCH
         ((X, Y + 1), "targets: 3 is out of range"),
     ],
     ids=[
-        "name", "superfluous", "dtype", "shape", "text", "ragged", "no targets", "few targets",
-        "float labels", "negative label", "large label",
+        "name", "superfluous", "dtype", "shape", "text", "ragged", "masked", "masked targets",
+        "no targets", "few targets", "float labels", "negative label", "large label",
     ],
 )  # fmt: skip
 def test_bad_inputs_change_nothing(loaded, arguments, message):

@@ -1,5 +1,8 @@
 """Exports run by TVM's runtime alone, which go on as the steps that they were made from."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import tvm
@@ -109,3 +112,9 @@ def test_bad_learning_rates(loaded, rate):
 def test_all_errors_have_one_base():
     for error in (FolderError, MachineError, InputError, StateError):
         assert issubclass(error, ExportedStepError)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_says_what_to_do_instead(loaded, copied):
+    with pytest.raises(ExportedStepError, match=r"save its state with save\(path\)"):
+        copied(loaded)

@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 
@@ -167,6 +169,13 @@ def test_bad_values(name, value):
     (lambda: gg.optim.SGD(0.1, clip_norm=0.0), "clip_norm=0 would stop"),
     (lambda: gg.optim.SGD(0.1, clip_value=-1.0), "clip_value=-1.0 must be"),
     (lambda: gg.optim.SGD(0.1, momentum=0.9, dampening=0.1, nesterov=True), "needs dampening=0"),
+    (lambda: gg.optim.SGD(0.1, momentum=2), "momentum=2 must be a number from 0, below 1"),
+    (lambda: gg.optim.RMSprop(0.1, momentum=1.0), "momentum=1.0 must be a number from 0, below 1"),
+    (lambda: gg.optim.SGD(0.1, momentum=0.9, dampening=1.5), "dampening=1.5 must be at most 1"),
+    (lambda: gg.optim.SGD(0.1, momentum=0.9, nesterov="no"), "nesterov='no' must be True or False"),
+    (lambda: gg.optim.Adam(0.1, amsgrad=1), "amsgrad=1 must be True or False"),
+    (lambda: gg.optim.RMSprop(0.1, centered=None), "centered=None must be True or False"),
+    (lambda: gg.optim.group(max_rank=-1, weight_decay=0.0), "max_rank=-1 must be a whole number"),
     (lambda: gg.optim.SGD(0.1, groups=["fc.bias"]), "is no group"),
     (lambda: gg.optim.group(weight_decay=0.0), "needs names"),
     (lambda: gg.optim.group("w"), "needs a setting"),
@@ -177,10 +186,18 @@ def test_bad_values(name, value):
     (lambda: gg.optim.SGD(0.1, groups=[gg.optim.group("w", momentum=0.9)]), "which buffers"),
     (lambda: gg.train_step(network(), "mse", gg.optim.SGD(
         0.1, groups=[gg.optim.group("w1", "bias*", weight_decay=0.1)])), r"'bias\*' takes none"),
-], ids=range(15))  # fmt: skip
+], ids=range(22))  # fmt: skip
 def test_bad_settings(make, text):
     with pytest.raises(ArgumentError, match=text):
         make()
+
+
+@pytest.mark.parametrize("optimizer", [
+    gg.optim.SGD(0.1, momentum=0.9, clip_norm=1.0),
+    gg.optim.AdamW(0.1, groups=[gg.optim.group("*.bias", max_rank=1, weight_decay=0.0)]),
+], ids=["plain", "groups"])  # fmt: skip
+def test_pickling(optimizer):
+    assert pickle.loads(pickle.dumps(optimizer)) == optimizer
 
 
 @pytest.mark.parametrize("member, taken", [

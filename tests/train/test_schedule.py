@@ -1,3 +1,7 @@
+import math
+import pickle
+
+import numpy as np
 import pytest
 
 from graphgrad.errors import ArgumentError
@@ -56,7 +60,27 @@ def test_the_last_rate_is_kept(schedule, step):
     (lambda: step_decay(0.1, 0), "step_decay: every=0"),
     (lambda: one_cycle(0.1, 3), "one_cycle: 3 steps"),
     (lambda: one_cycle(0.1, 30, 1.0), "one_cycle: 30 steps with warmup_share=1.0"),
-], ids=["warmup", "cosine", "step", "one cycle", "share"])  # fmt: skip
+    (lambda: constant(-0.1), "constant: rate=-0.1 must be a finite number"),
+    (lambda: step_decay(math.inf, 3), "step_decay: rate=inf"),
+    (lambda: step_decay(0.1, 3, -2.0), "step_decay: factor=-2.0"),
+    (lambda: step_decay(0.1, 2.5), "step_decay: every=2.5 must be a whole number"),
+    (lambda: cosine(math.nan, 5), "cosine: peak=nan"),
+    (lambda: cosine(0.1, 5, "0"), "cosine: lowest='0'"),
+    (lambda: cosine(0.1, True), "cosine: steps=True"),
+    (lambda: warmup(0.1, 5), "warmup: 0.1 is no schedule; .* schedule.constant"),
+    (lambda: one_cycle(-1, 30), "one_cycle: peak=-1"),
+    (lambda: one_cycle(0.1, 30, 0.3, 0.0), "one_cycle: initial_divisor=0.0 must be above 0"),
+    (lambda: one_cycle(0.1, 30, 0.3, 1.0, 0), "one_cycle: final_divisor=0 must be above 0"),
+], ids=range(16))  # fmt: skip
 def test_bad_settings(make, text):
     with pytest.raises(ArgumentError, match=text):
         make()
+
+
+@pytest.mark.parametrize("schedule", [
+    constant(0.5), step_decay(0.5, 3), cosine(0.5, 20, 0.1), one_cycle(0.5, 20),
+    warmup(cosine(0.5, np.int64(15)), 5),
+], ids=range(5))  # fmt: skip
+def test_pickling(schedule):
+    other = pickle.loads(pickle.dumps(schedule))
+    assert [other(step) for step in range(25)] == [schedule(step) for step in range(25)]

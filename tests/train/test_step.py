@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 
 import numpy as np
 import onnx
@@ -392,3 +394,27 @@ def test_bad_learning_rates(plain, rate):
 def test_good_learning_rates(plain, rate):
     plain.learning_rate = rate
     assert plain.learning_rate == float(rate) and type(plain.learning_rate) is float
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_says_what_to_do_instead(copied):
+    with pytest.raises(ArgumentError, match=r"TrainStep cannot be pickled .* step.save\(path\)"):
+        copied(gg.train_step(perceptron()))
+    with pytest.raises(ArgumentError, match=r"ValueAndGrad cannot be .* pickle the model"):
+        copied(gg.value_and_grad(perceptron()))
+
+
+def test_views_of_tvm_and_masked_arrays():
+    """What is at an offset is copied; what is masked is refused, and nothing changes."""
+    x, y = batch()
+    plain, other = (gg.train_step(perceptron(), optimizer=MOMENTUM) for _ in range(2))
+    memory = tvm.runtime.tensor(np.zeros(x.size + 16, "float32"))
+    view = memory._create_view(x.shape, "float32", 64)
+    np.from_dlpack(view)[...] = x
+    assert other(view, y) == plain(x, y)
+    before = held(other)
+    with pytest.raises(InputError, match=r"input 'input': a masked array with .* masked values"):
+        other(np.ma.masked_greater(x, 0.0), y)
+    with pytest.raises(InputError, match=r"targets.*masked array with .*ignore_index"):
+        other(x, np.ma.masked_equal(y, 0))
+    assert held(other) == before

@@ -30,6 +30,7 @@ from . import (
     shape,
     signal,
     slicing,
+    suppression,
 )
 from .node import Converter, Node, converter, find
 
@@ -63,4 +64,5 @@ __all__ = [
     "shape",
     "signal",
     "slicing",
+    "suppression",
 ]

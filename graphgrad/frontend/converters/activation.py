@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from ...ir.tensor import Tensor
+from ...ir.tensor import Tensor, is_float
 from ...ops import functional as op
 from .node import Node, converter
 
@@ -35,24 +35,34 @@ def selu(node: Node) -> Tensor:
 
 def exponential_below_zero(x: Tensor, alpha: float, scale: float) -> Tensor:
     """x where x > 0, else α (exp(scale · x) − 1)."""
-    positive = op.greater(x, 0.0)
+    negative = op.less_equal(x, 0.0)
     # The exponential is kept from the positive side, where it may overflow.
-    negative = op.exp(scale * op.where(positive, 0.0, x)) - 1.0
-    return op.where(positive, x, alpha * negative)
+    return op.where(negative, alpha * _expm1(scale * op.where(negative, x, 0.0)), x)
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """exp(x) − 1 of an x that is not positive; near 0 too, where the subtraction loses digits."""
+    is_near = op.greater(x, -0.5)
+    t = op.tanh(0.5 * op.where(is_near, x, 0.0))
+    return op.where(is_near, 2.0 * t / (1.0 - t), op.exp(x) - 1.0)
 
 
 @converter("HardSigmoid")
 def hard_sigmoid(node: Node) -> Tensor:
     """α x + β, kept between 0 and 1."""
-    x = node.attribute("alpha", 0.2) * node.tensor(0) + node.attribute("beta", 0.5)
-    return op.clip(x, 0.0, 1.0)
+    return unit_ramp(node.attribute("alpha", 0.2) * node.tensor(0) + node.attribute("beta", 0.5))
+
+
+def unit_ramp(x: Tensor) -> Tensor:
+    """x, kept between 0 and 1, with slope 0 at both."""
+    return op.where(op.less_equal(x, 0.0), 0.0, op.where(op.greater_equal(x, 1.0), 1.0, x))
 
 
 @converter("HardSwish")
 def hard_swish(node: Node) -> Tensor:
     """x · HardSigmoid(x) with α = 1/6 and β = 1/2."""
     x = node.tensor(0)
-    return x * op.clip(x / 6.0 + 0.5, 0.0, 1.0)
+    return x * unit_ramp(x / 6.0 + 0.5)
 
 
 @converter("Mish")
@@ -74,8 +84,10 @@ def prelu(node: Node) -> Tensor:
 def shrink(node: Node) -> Tensor:
     """x + bias where x < −λ, x − bias where x > λ, else 0."""
     x, bias, bound = node.tensor(0), node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
-    inner = op.where(op.greater(x, bound), x - bias, 0.0)
-    return op.where(op.less(x, -bound), x + bias, inner)
+    # Integers are compared with a bound, and moved by a bias, that may not be integers.
+    value = x if is_float(x.dtype) else x.astype("float64")
+    inner = op.where(op.less_equal(value, bound), 0.0, value - bias)
+    return op.where(op.less(value, -bound), value + bias, inner).astype(x.dtype)
 
 
 @converter("Softplus")
@@ -108,7 +120,7 @@ def swish(node: Node) -> Tensor:
 def thresholded_relu(node: Node) -> Tensor:
     """x where x > α, else 0."""
     x = node.tensor(0)
-    return op.where(op.greater(x, node.attribute("alpha", 1.0)), x, 0.0)
+    return op.where(op.less_equal(x, node.attribute("alpha", 1.0)), 0.0, x)
 
 
 @converter("Hardmax")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...errors import ModelError
 from ...ir.tensor import Tensor
 from ...ops import functional as op
-from .activation import exponential_below_zero, softplus_of
+from .activation import exponential_below_zero, softplus_of, unit_ramp
 from .node import Node
 
 Activation = Callable[[Tensor], Tensor]
@@ -33,7 +33,7 @@ class _Kind:
 _KINDS = {
     "affine": _Kind(lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
     "elu": _Kind(lambda x, alpha, _: exponential_below_zero(x, alpha, 1.0), 1.0),
-    "hardsigmoid": _Kind(lambda x, alpha, beta: op.clip(alpha * x + beta, 0.0, 1.0), 0.2, 0.5),
+    "hardsigmoid": _Kind(lambda x, alpha, beta: unit_ramp(alpha * x + beta), 0.2, 0.5),
     "leakyrelu": _Kind(lambda x, alpha, _: op.where(op.greater(x, 0.0), x, alpha * x), 0.01),
     "relu": _Kind(lambda x, *_: op.relu(x)),
     "scaledtanh": _Kind(lambda x, alpha, beta: alpha * op.tanh(beta * x), 1.0, 1.0),
@@ -41,7 +41,7 @@ _KINDS = {
     "softplus": _Kind(lambda x, *_: softplus_of(x)),
     "softsign": _Kind(lambda x, *_: x / (1.0 + op.abs(x))),
     "tanh": _Kind(lambda x, *_: op.tanh(x)),
-    "thresholdedrelu": _Kind(lambda x, alpha, _: op.where(op.greater(x, alpha), x, 0.0), 1.0),
+    "thresholdedrelu": _Kind(lambda x, alpha, _: op.where(op.less_equal(x, alpha), 0.0, x), 1.0),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import helper
 from tvm import relax
 
 from ...ir.tensor import Dimension, Tensor
@@ -22,6 +23,14 @@ def constant_of_shape(node: Node) -> Tensor | tuple[Any, ...]:
     fill = np.asarray(node.attribute("value", np.zeros(1, "float32"))).reshape(())
     value = relax.const(fill, str(fill.dtype))
     return node.emitter.emit(relax.op.full(relax.ShapeExpr(shape), value, str(fill.dtype)))
+
+
+@converter("EyeLike")
+def eye_like(node: Node) -> Tensor:
+    """Ones on the k-th diagonal of zeros, in the shape of the input."""
+    x, dtype = node.tensor(0), node.attribute("dtype", None)
+    name = x.dtype if dtype is None else str(helper.tensor_dtype_to_np_dtype(dtype))
+    return node.emitter.emit(relax.op.eye_like(x.expr, node.attribute("k", 0))).astype(name)
 
 
 @converter("Range")

@@ -91,10 +91,16 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
             f"it takes more than {_MAX_UNROLLED_STEPS} steps, which are too many to be written "
             f"out one by one, as they have to be: {reason}"
         )
-    results = [
-        op.concat([op.expand_dims(row, [0]) for row in column], axis=0)
-        for column in zip(*rows, strict=True)
-    ]
+    if rows:
+        results = [
+            op.concat([op.expand_dims(row, [0]) for row in column], axis=0)
+            for column in zip(*rows, strict=True)
+        ]
+    else:  # a step that nothing reads tells the shapes of their rows
+        _, values, _ = _stepped(node, KnownValue.of_array(np.array(0, "int64")), state)
+        results = [
+            node.emitter.full(0.0, [0, *row.shape], row.dtype) for row in values[len(state) :]
+        ]
     return (*map(expression_of, last), *results)
 
 

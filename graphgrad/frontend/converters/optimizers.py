@@ -71,7 +71,7 @@ def momentum(node: Node) -> tuple[Tensor, ...]:
 
 
 def _rate_and_count(node: Node) -> tuple[Tensor, Tensor]:
-    rate = node.tensor(0)
+    rate = node.tensor(0).astype(node.tensor(2).dtype)  # that of the tensors, which all share one
     return rate, node.tensor(1).astype(rate.dtype)
 
 

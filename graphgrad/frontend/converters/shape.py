@@ -1,11 +1,13 @@
 """Operators that change a tensor's shape or repeat it.
 
 TVM's importer writes Tile as a kernel that no rule can see, reads an Expand or Squeeze whose
-settings are inputs wrongly, has no mode of SpaceToDepth, and no DepthToSpace without channels.
+settings are inputs wrongly, has no mode of SpaceToDepth, no DepthToSpace without channels, and
+flattens a tensor without elements to no columns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...errors import ModelError
@@ -54,6 +56,16 @@ def _broadcast(extent: Dimension, target: Dimension) -> Dimension:
     if isinstance(extent, int) and isinstance(target, int):
         raise ModelError(f"an extent of {extent} cannot be expanded to {target}")
     return extent if isinstance(extent, int) else target
+
+
+@converter("Flatten")
+def flatten(node: Node) -> Tensor:
+    """x as a matrix, whose rows are the axes before `axis` and whose columns are the rest."""
+    x, axis = node.tensor(0), node.attribute("axis", 1)
+    if not -x.ndim <= axis <= x.ndim:
+        raise ModelError(f"its axis {axis} is none of a tensor of {x.ndim} axes")
+    split = axis + x.ndim if axis < 0 else axis
+    return op.reshape(x, [math.prod(x.shape[:split]), math.prod(x.shape[split:])])
 
 
 def _is(extent: Dimension, *numbers: int) -> bool:

@@ -72,7 +72,9 @@ def schedule_reduction(
     epilogue_blocks = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
     if stage.work < SMALL:
         _compute_epilogues(sch, stage, epilogue_blocks)
-        _define_empty(sch, block, stage)
+        # As built, initialization is part of the first term's step: of nothing to reduce, nothing
+        # would be written.
+        sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
     # Few terms are unrolled by the code generator, which then vectorizes along the outputs.
     elif volume(stage.reduced) <= _MAX_UNROLLED_TERMS and not _is_neat(stage, unit):
         _scalar(sch, block, stage, epilogue_blocks)
@@ -183,6 +185,8 @@ def _vectorize_terms(
     if volume(stage.spatial) * chunks * length >= SMALL:
         output_loops = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
         parallel_leading(sch, output_loops)
+    result_block = sch.get_sblock(stage.name)
+    sch.decompose_reduction(result_block, sch.get_loops(result_block)[-1])
 
 
 def _scalar(sch: Schedule, block: Any, stage: Stage, epilogue_blocks: list[Any]) -> None:
@@ -271,15 +275,6 @@ def _accumulate_in_registers(
 def _is_three_vectors(length: int | None) -> bool:
     """Whether to cut a vector into three: LLVM would widen it by a third, which is expensive."""
     return length is not None and length > 3 and length % 3 == 0
-
-
-def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
-    """Have the identity written where there is nothing to reduce over.
-
-    As built, initialization is part of the first term's step, so nothing would be written.
-    """
-    if any(not axis.extent for axis in stage.reduced):
-        sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
 
 
 def _is_neat(stage: Stage, unit: VectorUnit) -> bool:

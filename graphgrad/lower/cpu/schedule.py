@@ -9,7 +9,7 @@ does, then buffer views are joined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tvm
@@ -19,15 +19,17 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
 from ...fallback.lowering.wide_floats import widen_bfloat16
-from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
+from ...ir.kernel_rewrite import replace_statements
+from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, Pipeline, compiler_pass
 from ...ir.visits import nodes_in
+from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
-from .contraction import blocks_of, nest_of, pays, replace_stages, unread
+from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .group_vectors import vectorize_groups
 from .map import schedule_map
 from .permutation import nest_of as permutation_nest_of
@@ -157,6 +159,10 @@ def _schedule_stages(
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
     kernel_stages, blocks = stages(func) or [], blocks_of(func.body)
+    for stage in kernel_stages:
+        if not stage.axes:
+            # TVM cannot split a reduction into parts beside a block that is in no loop.
+            sch.add_unit_loop(sch.get_sblock(stage.name))
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(kernel_stages, internal, blocks)
     chain = _chain(kernel_stages, blocks, internal, unit, views)
@@ -184,13 +190,24 @@ def _schedule_stages(
             nest_epilogues += epilogues
     # Padded copies whose readers now read the original are replaced by nothing.
     nests.update(dict.fromkeys(unread(kernel_stages, nests, borders)))
-    root = replace_stages(sch.mod["main"].body, nests, nest_epilogues)
+    # The nests of contractions add up in their own way.
+    left = {*nests, *(stage.name for stage in kernel_stages if chain and chain.has(stage.name))}
+    root = replace_stages(_sum_in_blocks(sch.mod["main"].body, left), nests, nest_epilogues)
     if chain is None:
         return root
     # Only buffers whose layout is final may be read beyond the end of an axis.
     flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
     rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
-    return insert_chain(root, chain, emit(chain, unit, rigid))
+    return insert_chain(root, chain, sum_in_blocks(emit(chain, unit, rigid)))
+
+
+def _sum_in_blocks(root: Any, left: Collection[str]) -> Any:
+    """A kernel's root block with long sums in blocks, but in stages of the names in `left`."""
+    body = [
+        statement if stage_name(statement) in left else sum_in_blocks(statement)
+        for statement in statements_of(root.block.body)
+    ]
+    return replace_statements(root, body, root.block.alloc_buffers)
 
 
 def _chain(

@@ -22,6 +22,7 @@ from ...ir.kernel_structure import (
     Axis,
     Load,
     Stage,
+    bound_values,
     statements_of,
     static,
     stride,
@@ -29,6 +30,7 @@ from ...ir.kernel_structure import (
     volume,
 )
 from ...ir.loops import index, loop, sequence, variable
+from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.epilogue import Epilogue
 from .combiner import Combine, combiner
 from .threads import at_point, one_thread_per_point
@@ -129,12 +131,8 @@ def reduction_of(
     # Iterators of one element may have no loop: they are 0.
     for iterator in block.iter_vars:
         index_values.setdefault(iterator.var, tirx.const(0, "int64"))
-    bound_values = {
-        statement.var: statement.value
-        for statement in statements_of(block.body)
-        if isinstance(statement, tirx.Bind)
-    }
-    values = [substitute_values(store.value, bound_values) for store in stage.stores]
+    bound = bound_values(block.body)
+    values = [substitute_values(store.value, bound) for store in stage.stores]
     epilogue_of_buffer = {epilogue.taken: epilogue for epilogue in epilogues}
     targets = [
         Target(store.buffer, None)
@@ -251,23 +249,19 @@ def _parts_reduction(
     """
     terms = math.prod(loop.extent for loop in reduction.reduced)
     terms_per_part = tirx.floordiv(terms + (parts - 1), parts)
-    step = _terms("term", _simplified(terms_per_part))
-    in_runs = len(targets) > 1
-    term = (
-        part.loop_var * terms_per_part + step.loop_var
-        if in_runs
-        else step.loop_var * parts + part.loop_var
-    )
-    loop_values = at_point(reduction.reduced, term)
+    # The last terms of some parts would lie beyond the end: these parts have fewer.
+    if len(targets) > 1:
+        first, distance = part.loop_var * terms_per_part, 1
+        count = tirx.min(terms_per_part, terms - first)
+    else:
+        first, distance = part.loop_var, parts
+        count = tirx.floordiv(terms - first + (parts - 1), parts)
     is_even = static(terms) is not None and int(terms) % parts == 0
+    step = _terms("term", _simplified(terms_per_part if is_even else count))
+    loop_values = at_point(reduction.reduced, first + step.loop_var * distance)
 
     def update(accumulators: Values) -> Values:
-        values = [substitute_values(value, loop_values) for value in reduction.update(accumulators)]
-        # The last terms of some parts may lie beyond the end: these leave the accumulators alone.
-        if is_even:
-            return values
-        pairs = zip(values, accumulators, strict=True)
-        return [tirx.if_then_else(term < terms, value, accumulator) for value, accumulator in pairs]
+        return [substitute_values(value, loop_values) for value in reduction.update(accumulators)]
 
     spatial = [*reduction.spatial, part] if reduction.along_terms else [part, *reduction.spatial]
     return Reduction(spatial, [step], targets, reduction.initial, update, None, False)
@@ -292,6 +286,7 @@ def _one_thread_each(reduction: Reduction) -> Any:
     )
     for term_loop in reversed(reduction.reduced):
         body = loop(term_loop.loop_var, term_loop.extent, body, start=term_loop.min)
+    body = sum_in_blocks(body, scope="local")
     return one_thread_per_point(
         reduction.spatial,
         sequence(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call
 from tvm.s_tir import Schedule
 
-from ...ir.kernel_structure import Load, Stage, buffer_of, refreshed, stages
-from ...ir.visits import nodes_in
+from ...ir.kernel_structure import Load, Stage, buffer_of, is_conditional, refreshed, stages
+from ...ir.visits import nodes_in, visit_nodes
 from .contraction import reuses_operands
 
 MAX_INLINED_OPERATIONS = 256
 """Operations that inlining may collect in one stage: deeper expressions strain the compiler."""
+
+MAX_CONDITION_DEPTH = 3
+"""The most choices that inlining may put inside each other's conditions. TVM's simplifier takes 6
+times as long for each further one: 3 ms for four of them, half a second for seven, in each pass."""
 
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
@@ -52,6 +58,13 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
             _may_inline(stage, reader, sizes, may_repeat, len(readers)) for reader in readers
         ):
             continue
+        # With what has been inlined into the map, which `stage` does not show.
+        depth = condition_depth(current[name].values)
+        if depth and any(
+            condition_depth(reader.values, written, depth) > MAX_CONDITION_DEPTH
+            for reader in readers
+        ):
+            continue
         block = sch.get_sblock(name)
         sch.compute_inline(block)
         # Each read of the map became a copy of its expression.
@@ -78,6 +91,41 @@ def _may_inline(
         return False
     repeats = readers > 1 or reader.work > stage.work
     return not repeats or may_repeat(stage, sizes[stage.name])
+
+
+def condition_depth(values: Iterable[Any], inlined: Any | None = None, depth: int = 0) -> int:
+    """How many choices stand inside each other's conditions, in the deepest of some expressions.
+
+    Parameters
+    ----------
+    values : iterable of Expr
+    inlined : Buffer, optional
+        Its reads count as expressions of which the deepest has `depth`.
+    depth : int
+    """
+    deepest = 0
+
+    def visit(node: Any) -> Any:
+        nonlocal deepest
+        if isinstance(node, Load):
+            inner = depth if inlined is not None and buffer_of(node).same_as(inlined) else 0
+        elif isinstance(node, tirx.Select) or is_conditional(node):
+            condition, *arms = (
+                node.args
+                if isinstance(node, Call)
+                else (node.condition, node.true_value, node.false_value)
+            )
+            in_condition = 1 + condition_depth([condition], inlined, depth)
+            inner = max(in_condition, condition_depth(arms, inlined, depth))
+        else:
+            return None
+        deepest = max(deepest, inner)
+        # What is inside of a choice has been counted; of a load, its indices are yet to come.
+        return None if isinstance(node, Load) else tvm_ffi.WalkResult.SKIP
+
+    for value in values:
+        visit_nodes(value, (Load, tirx.Select, Call), visit, outer_first=True)
+    return deepest
 
 
 def _is_zero_divisor(stage: Stage, reader: Stage) -> bool:

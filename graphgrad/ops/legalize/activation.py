@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from .elementwise import expm1, log1p
 from .precision import lower_half_in_float32
 from .table import legalization
 
@@ -42,6 +43,45 @@ def prelu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, element, name="prelu")
 
     return builder.call_te(expression, *call.args, primfunc_name_hint="prelu")
+
+
+@legalization("relax.nn.softplus")
+def softplus(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower softplus so that small results keep their digits: far below 0 it is exp(βx) / β."""
+    beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
+
+    def element(x: Any) -> Any:
+        zero, bound, scale = (tirx.const(v, str(x.ty.dtype)) for v in (0.0, threshold, beta))
+        scaled = x * scale
+        positive = scaled > zero
+        # A choice and not −|βx|, so that a derived gradient is right at 0 too.
+        power = tirx.exp(tirx.Select(positive, -scaled, scaled))
+        value = tirx.Select(positive, scaled, zero) + log1p(power)
+        return tirx.Select(scaled > bound, x, value / scale)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: element(x(*i)), name="softplus")
+
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="softplus")
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+@legalization("relax.nn.selu")
+def selu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower selu so that small results keep their digits, which exp(x) − 1 loses."""
+
+    def element(x: Any) -> Any:
+        dtype = str(x.ty.dtype)
+        zero, scale, alpha = (tirx.const(v, dtype) for v in (0.0, _SELU_SCALE, _SELU_ALPHA))
+        below = expm1(tirx.Select(x > zero, zero, x))
+        return scale * tirx.Select(x > zero, x, alpha * below)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: element(x(*i)), name="selu")
+
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="selu")
 
 
 # Their formulas end in sums with 1 that leave half precision few digits, or in exp(x) that it

@@ -106,6 +106,16 @@ def _floor_mod(a: Any, b: Any) -> Any:
     return tirx.Select(opposite, remainder + b, remainder)
 
 
+def _sign(x: Any) -> Any:
+    """1, 0 or −1, and 0 of NaN; stock code wants a −1 of dtypes that have none, too."""
+    dtype = str(x.ty.dtype)
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+    positive = tirx.Select(x > zero, one, zero)
+    if dtype.startswith("uint"):
+        return positive
+    return tirx.Select(x < zero, tirx.const(-1, dtype), positive)
+
+
 def _power(a: Any, b: Any) -> Any:
     """The power aᵇ; stock code knows no integers."""
     if not is_float_element(a):
@@ -124,9 +134,51 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
-_TANH_TERMS = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)
-_ATANH_TERMS = (1.0, 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)
+def log1p(x: Any) -> Any:
+    """log(1 + x) to the last digits, of an x from 0 to 1.
+
+    It is 2 artanh s, s = x / (2 + x), by the Taylor series: s is at most 1/3. The logarithm of a
+    rounded 1 + x could not be corrected here, because TVM simplifies (1 + x) − 1 to x.
+    """
+    dtype = str(x.ty.dtype)
+    s = x / (tirx.const(2, dtype) + x)
+    terms = range(17 if dtype == "float64" else 8)
+    return tirx.const(2, dtype) * s * _polynomial([1 / (2 * n + 1) for n in terms], s * s)
+
+
+def expm1(x: Any) -> Any:
+    """exp(x) − 1 to the last digits, of an x that is not above 1."""
+    one, bound = (tirx.const(value, str(x.ty.dtype)) for value in (1.0, -0.5))
+    power = tirx.exp(x)
+    # What the exponential has rounded off is a small change of its logarithm.
+    return (
+        power
+        - one
+        + tirx.Select(x < bound, tirx.const(0, str(x.ty.dtype)), power * (x - tirx.log(power)))
+    )
+
+
+def _log_add_exp(a: Any, b: Any) -> Any:
+    """log(exp a + exp b), the larger one plus a logarithm between 0 and log 2."""
+    high, low = tirx.Select(a >= b, a, b), tirx.Select(a >= b, b, a)
+    zero = tirx.const(0, str(a.ty.dtype))
+    # Of two equal infinities the difference would be NaN.
+    infinity = tirx.const(float("inf"), str(a.ty.dtype))
+    same_infinity = tirx.all(tirx.EQ(high, low), tirx.EQ(tirx.abs(high), infinity))
+    difference = tirx.Select(same_infinity, zero, low - high)
+    return high + log1p(tirx.exp(difference))
+
+
+_TANH_TERMS = (
+    *(1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835, -1382 / 155925, 21844 / 6081075),
+    *(-929569 / 638512875, 6404582 / 10854718875, -443861162 / 1856156927625),
+    18888466084 / 194896477400625,
+)
+_ATANH_TERMS = tuple(1 / (2 * n + 1) for n in range(13))
 """Taylor coefficients of f(x) / x in powers of x²."""
+
+_FLOAT32_TERMS = 6
+"""How many of them float32 needs."""
 
 
 def _accurate_near_zero(function: Element, terms: Sequence[float]) -> Element:
@@ -137,25 +189,32 @@ def _accurate_near_zero(function: Element, terms: Sequence[float]) -> Element:
 
     def computed(x: Any) -> Any:
         dtype = str(x.ty.dtype)
-        # Below it the omitted terms are less than 1e-8 of the result, in float64 than 1e-15.
-        bound = tirx.const(0.05 if dtype == "float64" else 0.25, dtype)
-        square = x * x
-        series = tirx.const(terms[-1], dtype)
-        for term in reversed(terms[:-1]):
-            series = series * square + tirx.const(term, dtype)
-        return tirx.Select(tirx.abs(x) < bound, x * series, function(x))
+        # Below it the omitted terms are less than 1e-8 of the result, in float64 than 1e-16.
+        bound = tirx.const(0.25, dtype)
+        needed = terms if dtype == "float64" else terms[:_FLOAT32_TERMS]
+        return tirx.Select(tirx.abs(x) < bound, x * _polynomial(needed, x * x), function(x))
 
     return computed
+
+
+def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
+    """Σ cᵢ xⁱ, by Horner's scheme."""
+    *lower, total = (tirx.const(coefficient, str(x.ty.dtype)) for coefficient in coefficients)
+    for coefficient in reversed(lower):
+        total = total * x + coefficient
+    return total
 
 
 _lower("relax.atanh", _accurate_near_zero(tirx.atanh, _ATANH_TERMS))
 _lower("relax.ewise_fma", _fma)
 _lower("relax.floor_mod", _floor_mod)
+_lower("relax.log_add_exp", _log_add_exp)
 _lower("relax.logical_not", _not)
 _lower("relax.maximum", larger)
 _lower("relax.minimum", smaller)
 _lower("relax.not_equal", _not_equal)
 _lower("relax.power", _power)
+_lower("relax.sign", _sign)
 _lower("relax.tanh", _accurate_near_zero(tirx.tanh, _TANH_TERMS))
 
 

@@ -96,7 +96,7 @@ def test_symbolic_batch_is_flattened_alike(op_type, opset):
         ("Celu", {"alpha": 2.0, "opset": 12}, 0.0, 1.0),
         ("Elu", {}, 1000.0, 1.0),
         ("Selu", {"gamma": 3.0}, 1000.0, 3.0),
-        ("HardSigmoid", {"alpha": 0.5, "beta": 0.5}, 1.0, 0.5),
+        ("HardSigmoid", {"alpha": 0.5, "beta": 0.5}, 1.0, 0.0),
         ("PRelu", {}, 0.0, 0.25),
     ],
     ids=str,
@@ -119,3 +119,8 @@ def test_dtypes(op_type, dtype):
     (y,) = forward(node_model(op_type, {"x": x}), {"x": x})
     assert y.dtype == dtype
     np.testing.assert_allclose(y, wide, rtol=2e-3, atol=2e-3)
+
+
+def test_shrink_of_unsigned_integers():
+    x = {"x": np.arange(5, dtype="uint16")}
+    assert_like_onnxruntime(node_model("Shrink", x, lambd=1.5, bias=0.5), x)

@@ -185,3 +185,15 @@ def test_a_crop_without_a_region_is_refused():
     proto = resize(NCHW, scales(1, 1, 2, 2), coordinate_transformation_mode="tf_crop_and_resize")
     with pytest.raises(ModelError, match="start and an end for 4 axes"):
         gg.from_onnx(proto)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_grid_sample_of_integers(mode):
+    """Points lie between integers, and the digits behind the point are cut off."""
+    x, grid = np.arange(16, dtype="uint8").reshape(1, 1, 4, 4), drawn((1, 3, 3, 2), seed=5)
+    integers = node_model("GridSample", {"x": x, "grid": grid}, mode=mode)
+    inputs = {"x": x.astype("float32"), "grid": grid}
+    floats = node_model("GridSample", inputs, mode=mode)
+    (ours,), (theirs,) = forward(integers, {"x": x, "grid": grid}), forward(floats, inputs)
+    np.testing.assert_array_equal(ours, theirs.astype("uint8"))
+    assert len(np.unique(ours)) > 4

@@ -11,7 +11,7 @@ import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
 from graphgrad.frontend.mode import specialize
 from graphgrad.ir.arrays import to_tensor
-from tests.frontend.converters.nodes import drawn, node_model, reference
+from tests.frontend.converters.nodes import FLOAT, drawn, forward, node_model, reference
 
 INT64 = 7
 X = drawn((3, 4), dtype="float64")
@@ -228,3 +228,11 @@ def test_settings_that_have_no_meaning(op_type, inputs, options, message):
     proto, _ = built(op_type, inputs, names, options)
     with pytest.raises(gg.ModelError, match=message):
         gg.from_onnx(proto)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_depth_of_another_dtype_is_a_setting(dtype):
+    inputs = {"i": ints(1, -1, 0), "depth": np.array(3, dtype), "v": np.array([2.0, 5.0], "f4")}
+    proto = node_model("OneHot", inputs, types={"y": FLOAT}, ranks={"y": 2})
+    (y,) = forward(*with_constants(proto, inputs, ["depth"]))
+    np.testing.assert_array_equal(y, [[2, 5, 2], [2, 2, 5], [5, 2, 2]])

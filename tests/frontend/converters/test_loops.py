@@ -7,6 +7,7 @@ from graphgrad.frontend.converters import loops
 from graphgrad.frontend.mode import specialize
 from tests.differences import assert_gradients
 from tests.frontend.converters.nodes import drawn, reference
+from tests.running import run
 
 DOUBLE, INT64, BOOL = TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 
@@ -196,3 +197,16 @@ def test_too_many_steps_that_differ_are_refused(monkeypatch):
     monkeypatch.setattr(loops, "_MAX_UNROLLED_STEPS", 2)
     with pytest.raises(gg.ModelError, match=r"more than 2 steps.*Slice.*make it a constant"):
         gg.from_onnx(growing_loop())
+
+
+def test_a_loop_of_no_steps_that_are_written_out():
+    """It returns its start, and no rows of what a step would add."""
+    proto = growing_loop()
+    for tensor in proto.graph.initializer:
+        if tensor.name == "m":
+            tensor.CopyFrom(numpy_helper.from_array(np.array(0), "m"))
+    s0 = drawn((2,), dtype="float64")
+    module = specialize(gg.from_onnx(proto), None)
+    last, ys = run(module, "main", s0, drawn((4,), dtype="float64"))
+    np.testing.assert_array_equal(last, s0)
+    assert ys.shape == (0, 1)

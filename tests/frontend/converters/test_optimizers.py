@@ -65,3 +65,17 @@ def test_step(name, count):
 def test_gradient(name):
     proto, inputs = optimizer(name, 3)
     gg.check_grads(gg.from_onnx(proto), inputs)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_a_rate_of_another_dtype(name):
+    """The rate and the tensors have types of their own: a float32 rate steps float64 tensors."""
+    proto, inputs = optimizer(name, 3)
+    wide = {n: a.astype("float64") if n[0] not in "rt" else a for n, a in inputs.items()}
+    for value in [*proto.graph.input, *proto.graph.output]:
+        if value.name[0] not in "rt":
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    narrow = forward(optimizer(name, 3)[0], inputs)
+    for a, b in zip(forward(proto, wide), narrow, strict=True):
+        assert a.dtype == np.float64
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

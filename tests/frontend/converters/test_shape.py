@@ -1,5 +1,6 @@
 """Operators from ONNX that change a tensor's shape."""
 
+import numpy as np
 import pytest
 
 import graphgrad as gg
@@ -18,6 +19,7 @@ CASES = [
     ("Expand", (3, 1), ([3, 4],), {"opset": 8}),
     ("Expand", ("n", 1), ([1, 5],), {}),
     ("Expand", (2, 3), ([1],), {}),
+    ("Flatten", (0, 2, 3), (), {}),
     ("Flatten", (2, 3, 4), (), {}),
     ("Flatten", (2, 3, 4), (), {"axis": 0, "opset": 7}),
     ("Flatten", (2, 3, 4), (), {"axis": 3}),
@@ -80,3 +82,8 @@ def test_a_shape_that_is_an_input_is_refused():
 def test_bad_settings_are_refused(proto, message):
     with pytest.raises(ModelError, match=message):
         gg.from_onnx(proto)
+
+
+def test_an_axis_that_cannot_be_flattened_at_is_refused():
+    with pytest.raises(gg.ModelError, match="axis 3 is none of a tensor of 2 axes"):
+        gg.from_onnx(node_model("Flatten", {"x": np.zeros((2, 3))}, axis=3))

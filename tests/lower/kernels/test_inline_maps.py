@@ -1,10 +1,16 @@
 """Computing maps inside their readers: when, how often, and what is left."""
 
 import pytest
-from tvm import te, topi
+import tvm
+from tvm import te, tirx, topi
 from tvm.s_tir import Schedule
 
-from graphgrad.lower.kernels.inline_maps import inline_maps
+from graphgrad.ir.kernel_structure import stages
+from graphgrad.lower.kernels.inline_maps import (
+    MAX_CONDITION_DEPTH,
+    condition_depth,
+    inline_maps,
+)
 from tests.lower.kernel_programs import tensor
 
 
@@ -67,3 +73,35 @@ def test_zeros_stay_where_they_are_divided_by():
     zeros = topi.full((8,), "float32", 0.0)
     assert len(left([x], [topi.divide(x, zeros)])) == 2
     assert len(left([x], [topi.add(x, zeros)])) == 1
+
+
+def zigzag(x, level):
+    """Return a map whose value is chosen by what it maps."""
+    return te.compute(x.shape, lambda i: tirx.Select(x[i] < level, x[i] + 1.0, x[i]))
+
+
+def test_choices_do_not_nest_in_conditions_without_end():
+    """TVM's simplifier takes time exponential in their depth."""
+    x = tensor(8)
+    y = x
+    for level in range(9):
+        y = zigzag(y, float(level))
+    sch = Schedule(te.create_prim_func([x, y]))
+    found = inline_maps(sch, lambda *_: True)
+    depths = [condition_depth(stage.values) for stage in stages(sch.mod["main"])]
+    assert len(found) == len(depths) == 3
+    assert depths == [MAX_CONDITION_DEPTH] * 3
+
+
+@pytest.mark.parametrize("choose", [tirx.Select, tirx.if_then_else])
+def test_depth_of_conditions(choose):
+    x, y = tirx.Var("x", "float32"), tirx.Var("y", "float32")
+    buffer = tirx.decl_buffer((8,), "float32")
+    choice = choose(x < 0.0, y, y + 1.0)
+    assert condition_depth([x + y]) == 0
+    assert condition_depth([x + choice, y]) == 1
+    assert condition_depth([choose(x < 1.0, choice, choice)]) == 1
+    assert condition_depth([choose(choice < 1.0, x, y)]) == 2
+    load = tvm.tirx.BufferLoad(buffer, [0])
+    assert condition_depth([choose(load < 1.0, x, load)], buffer, 2) == 3
+    assert condition_depth([choose(x < 1.0, x, load)], buffer, 2) == 2

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
+import graphgrad as gg
 from tests.running import function, run
 
 op = relax.op
@@ -65,3 +66,14 @@ def test_half_precision_adds_up_in_float32():
     x = np.ones(5000, "float16")
     mod = program(lambda x: op.cumsum(x, 0), x)
     assert run(mod, "main", x)[0][-1] == 5000
+
+
+@pytest.mark.parametrize("shape, axis", [((1_000_000,), 0), ((20_000, 50), 0), ((50, 20_000), 1)])
+def test_long_sums_keep_their_digits(shape, axis):
+    """Equal terms, whose roundings all go in one direction, forwards and backwards."""
+    x = np.full(shape, 0.1, "float32")
+    mod = gg.vjp(program(lambda x: op.cumsum(x, axis), x))
+    forwards, backwards = run(mod, "main_vjp", x, x)
+    expected = np.cumsum(x, axis, "float64")
+    np.testing.assert_allclose(forwards, expected, rtol=1e-7)
+    np.testing.assert_allclose(backwards, np.flip(expected, axis), rtol=1e-7)

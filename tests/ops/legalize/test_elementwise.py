@@ -176,3 +176,13 @@ def test_operands_broadcast(shapes):
     a, b = (np.random.default_rng(0).uniform(-1, 1, shape) for shape in shapes)
     mod = program(op.maximum, *((shape, F64) for shape in shapes))
     np.testing.assert_array_equal(run(mod, "main", a, b)[0], np.maximum(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint64", "int8", "float32", "bfloat16"])
+def test_sign(dtype):
+    """Stock code makes a −1 for unsigned integers too, and does not compile."""
+    x = np.array([0, 1, 3] if dtype.startswith("u") else [-2, 0, 3]).astype(
+        DTYPES.get(dtype, dtype)
+    )
+    (y,) = run(function(lambda _, x: op.sign(x), ((3,), dtype)), "main", x)
+    np.testing.assert_array_equal(y, np.sign(x.astype("float64")).astype(x.dtype))

@@ -10,7 +10,7 @@ from .border import unread
 from .emit import emit
 from .order import plan
 from .plan import Loop, Plan
-from .replace import blocks_of, nest_of, pays, replace_stages
+from .replace import blocks_of, nest_of, pays, replace_stages, stage_name
 from .store import EpilogueStore, PlainStore, ResultStore, result_store_of
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "plan",
     "replace_stages",
     "result_store_of",
+    "stage_name",
     "unread",
 ]

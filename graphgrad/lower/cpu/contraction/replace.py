@@ -106,7 +106,7 @@ def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epil
     """
     dropped = {epilogue.stage.name for epilogue in epilogues}
     statements_by_name = [
-        (_name(statement), statement) for statement in statements_of(root.block.body)
+        (stage_name(statement), statement) for statement in statements_of(root.block.body)
     ]
     replaced_statements = [
         (nests.get(name, original), original)
@@ -128,7 +128,7 @@ def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epil
     return replace_statements(root, body, buffers)
 
 
-def _name(statement: Any) -> str:
-    """The name of the block in a loop nest; empty if the statement is no loop nest."""
+def stage_name(statement: Any) -> str:
+    """The name of the stage that a statement is; empty if the statement is no loop nest."""
     nest = loop_nest(statement)
     return "" if nest is None else str(nest[1].block.name_hint)

@@ -10,7 +10,14 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Load, Stage, is_among, statements_of, substitute_values
+from ....ir.kernel_structure import (
+    Load,
+    Stage,
+    bound_values,
+    is_among,
+    statements_of,
+    substitute_values,
+)
 from ....ir.visits import nodes_in
 from ....ops.extrema import larger, smaller
 
@@ -70,7 +77,7 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
     None if one is not recognized, so that the order of its terms may matter.
     """
     stores = [s for s in statements_of(block.body) if isinstance(s, tirx.BufferStore)]
-    bindings = bound_values(block)
+    bindings = bound_values(block.body)
     starts = [s for s in statements_of(block.init) if isinstance(s, tirx.BufferStore)]
     if len(starts) != len(stores):
         return None
@@ -83,15 +90,6 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
             return None
         accumulations.append(Accumulation(store, *combination, start[0]))
     return accumulations
-
-
-def bound_values(block: Any) -> dict[Any, Any]:
-    """The values of the variables that a block binds, without references to each other."""
-    values: dict[Any, Any] = {}
-    for statement in statements_of(block.body):
-        if isinstance(statement, tirx.Bind):
-            values[statement.var] = substitute_values(statement.value, values)
-    return values
 
 
 def _combination(

@@ -17,6 +17,7 @@ from ....ir.kernel_rewrite import replace_statements
 from ....ir.kernel_structure import (
     Axis,
     Stage,
+    bound_values,
     buffer_of,
     is_among,
     loop_nest,
@@ -32,7 +33,7 @@ from ...kernels.contraction import reuses_operands
 from ...kernels.epilogue import Epilogue, epilogues_of
 from ..map import SMALL, fusable_suffix
 from ..vector_unit import VectorUnit
-from .accumulation import Accumulation, accumulations_of, bound_values
+from .accumulation import Accumulation, accumulations_of
 
 _MIN_ROWS = 16
 """The least number of rows: every core should have some."""
@@ -279,7 +280,7 @@ def _smooth_part(
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
         if volume(inner[-walked:]) < _MIN_ROW_VECTORS * unit.lanes(stage.dtype):
             return None
-    value = substitute_values(stage.stores[0].value, bound_values(block))
+    value = substitute_values(stage.stores[0].value, bound_values(block.body))
     row_variables = [axis.var for axis in rows]
     return Part(stage, role, row_variables, list(inner), walked, accumulations, value)
 

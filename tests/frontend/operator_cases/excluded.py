@@ -1,0 +1,97 @@
+"""Cases on which onnxruntime, or the standard's reference, is not to be followed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .case import Case
+from .draw import FLOATS
+
+_BY_REFERENCE = "onnx.reference"
+
+
+def exclusion(case: Case, oracle: str) -> str:
+    """Why a case that disagrees with its oracle does not count; nothing if it does."""
+    for reason, applies in _RULES.items():
+        if applies(case, oracle):
+            return reason
+    return ""
+
+
+def _has_same_padding_of_dilated_windows(case: Case, oracle: str) -> bool:
+    dilations = case.attributes.get("dilations", ())
+    is_same = str(case.attributes.get("auto_pad", "")).startswith("SAME")
+    return case.operator.endswith("Pool") and is_same and any(d > 1 for d in dilations)
+
+
+def _is_scaled_to_a_fraction(case: Case, oracle: str) -> bool:
+    scales = case.constants.get("x2", np.zeros(0))
+    mode = case.attributes.get("coordinate_transformation_mode")
+    if case.operator != "Resize" or mode not in ("align_corners", "tf_crop_and_resize"):
+        return False
+    extents = np.array(case.arrays["x0"].shape)[
+        list(case.attributes.get("axes", range(-scales.size, 0)))
+    ]
+    return bool(scales.size) and bool((scales * extents % 1 != 0).any())
+
+
+def _dtype(case: Case) -> str:
+    return str(next(iter({**case.arrays, **case.constants}.values())).dtype)
+
+
+_RULES: dict[str, Callable[[Case, str], bool]] = {
+    "onnxruntime leaves dilations out where it computes pads SAME of a pooling, so that its output "
+    "is smaller than the standard's ceil(extent / stride)": _has_same_padding_of_dilated_windows,
+    "onnxruntime's dropout of opset 10 returns a mask of False in inference form": (
+        lambda case, oracle: case.operator == "Dropout" and case.opset in (10, 11)
+    ),
+    "onnxruntime divides by the resized extent, the standard's reference by scale · extent, which "
+    "is no integer": _is_scaled_to_a_fraction,
+    "onnxruntime's extrema drop NaN along some axes; the standard's reference keeps it": (
+        lambda case, oracle: (
+            case.operator in ("ReduceMax", "ReduceMin") and bool(np.isnan(case.arrays["x0"]).any())
+        )
+    ),
+    "onnxruntime's logarithms and exponentials of integers are those of integers": (
+        lambda case, oracle: case.operator.startswith("ReduceLogSum") and _dtype(case) not in FLOATS
+    ),
+    "onnxruntime reads the indices of MaxUnpool in the output_shape that is given, the standard's "
+    "reference in the shape that strides and pads give": (
+        lambda case, oracle: case.operator == "MaxUnpool" and "x2" in case.constants
+    ),
+    "onnxruntime cuts off the digits of interpolated integers, the standard's reference rounds": (
+        lambda case, oracle: (
+            case.operator in ("Resize", "Upsample")
+            and case.attributes["mode"] != "nearest"
+            and _dtype(case) not in FLOATS
+        )
+    ),
+    "onnx.reference reflects and sums in the dtype of integers; graphgrad's are what onnxruntime "
+    "gives for equal floats, cut off": (
+        lambda case, oracle: (
+            case.operator == "GridSample" and _dtype(case) not in FLOATS and oracle == _BY_REFERENCE
+        )
+    ),
+    "onnx.reference has one version of the softmax family, that of opset 13": (
+        lambda case, oracle: (
+            case.operator in ("Softmax", "LogSoftmax", "Hardmax")
+            and case.opset < 13
+            and oracle == _BY_REFERENCE
+        )
+    ),
+    "onnx.reference sums uint32 in uint64": (
+        lambda case, oracle: (
+            case.operator.startswith("Reduce")
+            and _dtype(case) == "uint32"
+            and oracle == _BY_REFERENCE
+        )
+    ),
+    "onnx.reference leaves clip, layout and the parameters of activations out, and its LRN is not "
+    "that of the standard's formula": (
+        lambda case, oracle: (
+            case.operator in ("RNN", "GRU", "LSTM", "LRN") and oracle == _BY_REFERENCE
+        )
+    ),
+}
