@@ -23,9 +23,8 @@ from .onnx_graph import subgraphs
 _MOST_AXES = 32  # of numpy 1's arrays
 _LARGEST_BYTES = 2**63 - 1
 
-_MOST_EXPANDED_BYTES = 1 << 28
-"""What sparse tensors may take up when they are made dense: files of bytes could ask for terabytes.
-"""
+MOST_EXPANDED_BYTES = 1 << 28
+"""What tensors that a file only describes may take up: a few bytes could ask for terabytes."""
 
 _MOST_READS = 8
 """How often over all the bytes of one external file may be read: tensors may share some."""
@@ -74,10 +73,10 @@ def load_tensors(proto: onnx.ModelProto, folder: Path | None, label: str) -> Non
     for sparse in (sparse for graph in graphs for sparse in _sparse_tensors(graph)):
         name = f"{label}: sparse tensor {sparse.values.name!r}"
         expanded_bytes += _size_in_bytes(sparse.values.data_type, sparse.dims, name)
-        if expanded_bytes > _MOST_EXPANDED_BYTES:
+        if expanded_bytes > MOST_EXPANDED_BYTES:
             raise ModelError(
                 f"{name} and those before it take {expanded_bytes:,} bytes when they are made "
-                f"dense, as they must be, and {_MOST_EXPANDED_BYTES:,} are served: store it dense"
+                f"dense, as they must be, and {MOST_EXPANDED_BYTES:,} are served: store it dense"
             )
 
 
