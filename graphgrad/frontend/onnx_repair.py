@@ -76,7 +76,10 @@ def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
     ]
     try:
         inlined = onnx.inliner.inline_selected_functions(proto, custom_functions, exclude=True)
-    except (RuntimeError, onnx.checker.ValidationError) as error:  # calls that do not fit, operator sets that disagree
+    except (
+        RuntimeError,
+        onnx.checker.ValidationError,
+    ) as error:  # calls that do not fit, operator sets that disagree
         raise ModelError(f"the model's functions {names} cannot be inlined: {error}") from error
     proto.CopyFrom(inlined)
     return [f"model-local functions inlined: {', '.join(names)}"]
