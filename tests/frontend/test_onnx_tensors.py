@@ -236,6 +236,16 @@ def test_a_tensor_in_the_place_of_a_sequence():
         gg.from_onnx(proto)
 
 
+def test_an_extent_that_may_be_1_and_is_broadcast():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3] x, float[N] z) => (float[3] y) { y = Max (x, z, x) }"""
+    )
+    with pytest.raises(gg.errors.RuleError, match="whether the extent N is 1 is known at run time"):
+        gg.vjp(gg.from_onnx(proto).mod, wrt=["z"])
+    gg.vjp(gg.from_onnx(proto, shapes={"z": (1,)}).mod, wrt=["z"])
+
+
 @pytest.mark.parametrize("sizes", [(-1, 4), (2**31 - 1, 2**16)])
 def test_weights_that_a_file_only_describes(sizes):
     """A shape of no size, or of one that fills the memory, is not made a parameter."""
