@@ -10,10 +10,12 @@ or what was being saved, never a mixture; and the writer must be able to go on.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +49,15 @@ class Writer:
         Save the versions from one number to another in a folder.
     read : callable
         The version in a folder; raises `Disagreement` if it is of none or of several.
+    errors : tuple of types
+        What may be raised where the disk is full or fails.
     is_durable : bool
         Whether a version that was saved survives a crash; of a cache it need not.
     """
 
     write: Callable[[Path, int, int], None]
     read: Callable[[Path], int]
+    errors: tuple[type[Exception], ...] = (gg.errors.GraphGradError,)
     is_durable: bool = True
 
 
@@ -117,9 +122,9 @@ def _write_folder(folder: Path, first: int, last: int) -> None:
 
 
 def _read_folder(folder: Path) -> int:
-    paths = sorted((folder / "export").iterdir())
-    contents = [path.read_bytes() for path in paths]
-    if [path.name for path in paths] != ["state", "step.so"] or contents[0] != contents[1]:
+    members = sorted((folder / "export").iterdir())
+    contents = [path.read_bytes() for path in members]
+    if [path.name for path in members] != ["state", "step.so"] or contents[0] != contents[1]:
         raise Disagreement("the files of an export are of several versions")
     if not contents[0] or len(contents[0]) % 4:
         raise Disagreement("a file of an export is cut")
@@ -139,8 +144,8 @@ def _read_cache(folder: Path) -> int:
 WRITERS = {
     "checkpoints": Writer(_write_checkpoints, _read_checkpoints),
     "file": Writer(_write_file, _read_file),
-    "folder": Writer(_write_folder, _read_folder),
-    "cache": Writer(_write_cache, _read_cache, is_durable=False),
+    "folder": Writer(_write_folder, _read_folder, errors=(OSError,)),
+    "cache": Writer(_write_cache, _read_cache, errors=(), is_durable=False),
 }
 
 
@@ -169,28 +174,14 @@ def judge_writer(writer: Writer, fault: str, folder: Path, rng: np.random.Genera
 
     def with_fault() -> None:
         if fault == LOST:
-            disk = LostWrites(root, shelf)
-            count = 0
-
-            def comes(name: str) -> bool:
-                nonlocal count
-                disk.note()
-                count += 1
-                return count > at
-
-            def crash() -> None:
-                disk.crash(rng, crashed)
-                killed()
-
-            with disk.recording(), io_operations(root, comes, crash):
-                write()
-            crash()
+            _write_and_lose(write, root, shelf, crashed, at, rng)
         elif fault == KILLED:
             with io_operations(root, at, killed, half):
                 write()
         else:
             code = errno.ENOSPC if fault == FULL else errno.EIO
-            _write_on_bad_disk(write, root, at, code)
+            with contextlib.suppress(*writer.errors), _bad_disk(root, at, code):
+                write()
 
     code = in_process(with_fault)
     if code not in (0, -9):
@@ -212,24 +203,46 @@ def judge_writer(writer: Writer, fault: str, folder: Path, rng: np.random.Genera
         raise Disagreement(f"unfinished files are left: {fault}")
 
 
-def _write_on_bad_disk(write: Callable[[], None], root: Path, at: int, code: int) -> None:
-    """Write while all writes and new files fail from an operation on, as on a full disk."""
+def _write_and_lose(
+    write: Callable[[], None],
+    root: Path,
+    shelf: Path,
+    crashed: Path,
+    at: int,
+    rng: np.random.Generator,
+) -> None:
+    """Write, and crash at an operation, or at the end; `crashed` is what is on the disk then."""
+    disk = LostWrites(root, shelf)
+    count = 0
+
+    def comes(name: str) -> bool:
+        nonlocal count
+        disk.note()
+        count += 1
+        return count > at
+
+    def crash() -> None:
+        disk.crash(rng, crashed)
+        killed()
+
+    with disk.recording(), io_operations(root, comes, crash):
+        write()
+    crash()
+
+
+def _bad_disk(root: Path, at: int, code: int) -> AbstractContextManager[list[str]]:
+    """A disk on which all writes, new files and flushes fail from an operation on."""
     count = 0
 
     def fails(name: str) -> bool:
         nonlocal count
         count += 1
-        return count > at and name.split()[0] in ("write", "create", "touch", "mkdir", "fsync")
+        return count > at and name.startswith(("write", "create", "touch", "mkdir", "fsync"))
 
     def fault() -> None:
         raise OSError(code, os.strerror(code))
 
-    try:
-        with io_operations(root, fails, fault):
-            write()
-    except (OSError, gg.errors.GraphGradError) as error:
-        if isinstance(error, OSError) and error.errno != code:
-            raise
+    return io_operations(root, fails, fault)
 
 
 CRASHES = Campaign("crashes", judge)
