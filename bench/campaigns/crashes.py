@@ -2,8 +2,9 @@
 
     python bench/campaigns/crashes.py --cases 2000 [--seed N] [--jobs N] [--tally FILE]
 
-Checkpoints of a run, single files, exports and entries of the cache are written in a copy of this
-process, which is killed at an operation on files, is killed and loses what was not flushed, or
+The pairs of checkpoints of a run, single files, folders that are put in place as exports are, and
+entries of the cache are written in a copy of this process. Nothing is compiled or trained. It is
+killed at an operation on files, is killed and loses what was not flushed, or
 meets a full or failing disk from an operation on. What had been saved before must be there then,
 or what was being saved, never a mixture; and the writer must be able to go on.
 """
