@@ -1,9 +1,13 @@
 """How a training step, and the time until it can run, grow with depth and with the batch.
 
     python bench/growth.py [--json] [--depths resnet18,resnet34] [--batches 8,16] [--steps 5]
+    python bench/growth.py --programs [--chains 50,500,5000]
 
 Each network is imported, differentiated, compiled without a cache, and trained on random images.
 What is linear takes the same time for each operation of a step, and for each operator compiled.
+``--programs`` does so, but for training, with what once took compilation too long: chains of
+elementwise operators, and grid samples written out. It tells processor time too, which others on
+the machine disturb less.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ os.environ["GRAPHGRAD_CACHE"] = "0"
 
 import numpy as np
 import onnx
+from growth_programs import chain, grid_sample
 from machine import facts, versions
 from onnx import numpy_helper
 from table import table
@@ -35,6 +40,7 @@ DEPTHS: dict[str, Callable[..., onnx.ModelProto]] = {
     "resnet101": resnet101,
 }
 BATCHES = (8, 16, 32, 64, 128)
+CHAINS = (50, 100, 200, 500, 1000, 2000, 5000)
 CLASSES = 10
 
 
@@ -85,6 +91,65 @@ def measure(proto: onnx.ModelProto, steps: int) -> dict[str, Any]:
     }
 
 
+def measure_program(proto: onnx.ModelProto) -> dict[str, Any]:
+    """Return the seconds until a program's gradient has been computed once."""
+    generator = np.random.default_rng(0)
+    shapes = {
+        value.name: [d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in (*proto.graph.input, *proto.graph.output)
+    }
+    output = proto.graph.output[0].name
+    arrays = {n: generator.uniform(-1, 1, s).astype("float32") for n, s in shapes.items()}
+    cotangent = arrays.pop(output)
+    start, start_processor = time.perf_counter(), time.process_time()
+    function = gg.value_and_grad(gg.from_onnx(proto), wrt=list(arrays))
+    function(arrays, cotangent=cotangent)
+    seconds, processor = time.perf_counter() - start, time.process_time() - start_processor
+    operators = len(proto.graph.node)
+    return {
+        "operators": operators,
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "processor_ms_per_operator": 1e3 * processor / operators,
+    }
+
+
+def programs(chains: Sequence[int]) -> dict[str, Any]:
+    """Return the figures of the programs by name."""
+    protos = {f"chain of {length}": chain(length) for length in chains}
+    for corners, name in ((1, "nearest"), (2, "bilinear")):
+        protos |= {f"grid sample, {name}, {n}×{n}": grid_sample(n, corners) for n in (4, 16)}
+    measure_program(chain(5))
+    results = {}
+    for name, proto in protos.items():
+        print(name, file=sys.stderr, flush=True)
+        results[name] = measure_program(proto)
+    return results
+
+
+def report_programs(result: dict[str, Any]) -> str:
+    """Return the figures of programs as text."""
+    rows = [
+        [
+            name,
+            str(entry["operators"]),
+            f"{entry['seconds']:.2f}",
+            f"{entry['processor_seconds']:.2f}",
+            f"{entry['processor_ms_per_operator']:.1f}",
+        ]
+        for name, entry in result["programs"].items()
+    ]
+    header = ["program", "operators", "s", "processor s", "processor ms per operator"]
+    machine = result["machine"]
+    load = machine["load_average"][0]
+    return "\n".join(
+        [
+            table(header, rows),
+            f"{machine['processor']}, {machine['cores']} cores; load average {load}",
+        ]
+    )
+
+
 def report(result: dict[str, Any]) -> str:
     """Return the figures as text."""
     rows = [
@@ -123,6 +188,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--width", type=float, default=1.0, help="multiplies all channels")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each")
+    parser.add_argument("--programs", action="store_true", help="chains and grid samples instead")
+    parser.add_argument("--chains", type=_numbers, default=CHAINS, help="lengths of chains")
     return parser.parse_args()
 
 
@@ -132,6 +199,12 @@ def _numbers(text: str) -> Sequence[int]:
 
 def main() -> None:
     arguments = parse_arguments()
+    result: dict[str, Any]
+    if arguments.programs:
+        result = {"benchmark": "growth of programs", "machine": facts(), "versions": versions()}
+        result["programs"] = programs(arguments.chains)
+        print(json.dumps(result, indent=2) if arguments.json else report_programs(result))
+        return
     options = {"width": arguments.width, "classes": CLASSES}
     networks = [
         *(
@@ -147,7 +220,7 @@ def main() -> None:
             for batch in arguments.batches
         ),
     ]
-    result: dict[str, Any] = {
+    result = {
         "benchmark": "growth",
         "machine": facts(),
         "versions": versions(),

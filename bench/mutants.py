@@ -5,8 +5,9 @@
 Each mutant changes one line of a copy of the repository, and the tests that `tests.map` names for
 its file (or those that the list below names, which are quicker) run there until one fails. With
 ``--smoke`` the smoke tests judge it as well. With ``--results`` a run goes on where one that was
-ended left off: FILE holds what is known, as JSON, and is written after each mutant. A mutant that
-nobody notices ends the command with 1. Some ten minutes on two cores; as long again with --smoke.
+ended left off: FILE holds what is known, as JSON, and is written after each mutant; what nobody
+noticed is tried again. The command ends with 1 if a mutant is left that nobody notices. It takes
+some ten minutes on two cores, and as long again with ``--smoke``.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def main() -> int:
             found = results.get(mutant.name, {})
             if any(found.get(key) != value for key, value in facts_of_mutant.items()):
                 found = {**facts_of_mutant, "mapped": None, "smoke": None}
-            found["mapped"] = found["mapped"] or judge(mutant, tree, mutant.arguments())
+            if not (found["mapped"] and found["mapped"]["noticed_by"]):
+                found["mapped"] = judge(mutant, tree, mutant.arguments())
             if arguments.smoke:
                 found["smoke"] = found["smoke"] or judge(mutant, tree, ["-m", "smoke"])
             results[mutant.name] = found

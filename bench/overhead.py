@@ -83,7 +83,7 @@ class Measured:
         forward = step._forward(given)
         targets = step._targets(labels, forward)
         owned = [step._tensors.rate, *step._tensors.everything()]
-        function = step._functions.step(given.shapes, forward)
+        function = step._functions.step(given.shapes, forward, step._compile_updating)
         return functools.partial(function, *given.tensors.values(), *targets, *owned)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..check import GradientCheck, PartCheck, Settings, check_function, of_model
+from ..check.node_values import ValueCheck, compare_with_onnxruntime
 from ..errors import MissingGradientError
 from ..frontend.onnx_import import from_onnx
 from ..report.table import table
@@ -19,7 +20,9 @@ BAR = "{n_fmt}/{total_fmt} {desc} [{elapsed}] {bar:10}"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check a model's gradients; return 1 if one is wrong or missing."""
+    """Check a model's gradients, or its values; return 1 if one is wrong or missing."""
+    if arguments.against is not None:
+        return _compare(arguments)
     model = from_onnx(arguments.model, constants=arguments.constants or ())
     inputs = read_arrays(Path(arguments.input)) if arguments.input is not None else None
     subject = of_model(model, inputs, np.random.default_rng(arguments.seed))
@@ -33,6 +36,68 @@ def run(arguments: argparse.Namespace) -> int:
         show.missing(error)
         return 1
     return show.result()
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    """Compare what the nodes of a file compute with onnxruntime; return 1 if a value differs."""
+    inputs = read_arrays(Path(arguments.input)) if arguments.input is not None else None
+    generator = np.random.default_rng(arguments.seed)
+    as_table = not arguments.json and sys.stdout.isatty()
+    values = []
+    for value in compare_with_onnxruntime(arguments.model, inputs, generator):
+        values.append(value)
+        if arguments.json:
+            print(json.dumps({"event": "value", **value.to_json()}, allow_nan=False), flush=True)
+        elif not as_table:
+            print("  ".join(filter(None, _value_cells(value))), flush=True)
+    wrong = [value for value in values if value.mismatch]
+    if as_table:
+        header = ["value", "error", "ulps", "dtype", "of", "remarks"]
+        print(table(header, [_value_cells(value) for value in values], right=[1, 2]))
+    if arguments.json:
+        result = {
+            "event": "result",
+            "agrees": not wrong,
+            "checked": len(values),
+            "first": wrong[0].to_json() if wrong else None,
+        }
+        print(json.dumps(result, allow_nan=False), flush=True)
+    elif not wrong:
+        largest = max((value.error for value in values), default=0.0)
+        print(f"{len(values)} values agree with onnxruntime, largest error {largest:.1e}")
+    if wrong:
+        first = wrong[0]
+        print(
+            f"the first that differs: {_described(first)}: {first.mismatch}; the largest "
+            f"difference is {_distance(first)}",
+            file=sys.stderr,
+        )
+    return int(bool(wrong))
+
+
+def _described(value: ValueCheck) -> str:
+    """Operator, node and output of a value."""
+    return f"{value.operator} {value.node!r}, output {value.output!r}"
+
+
+def _distance(value: ValueCheck) -> str:
+    """The largest difference of a value, in words."""
+    relative = f"{value.error:.1e} of the largest value"
+    return relative if value.ulps is None else f"{relative}, {value.ulps:.3g} ulps"
+
+
+def _value_cells(value: ValueCheck) -> list[str]:
+    """A value's row of the table."""
+    ulps = "" if value.ulps is None else f"{value.ulps:.3g}"
+    status = "DIFFERS" if value.mismatch else "ok"
+    return [
+        status,
+        f"{value.error:.1e}",
+        ulps,
+        value.dtype,
+        _described(value),
+        value.mismatch,
+    ]
 
 
 class _Progress:

@@ -29,7 +29,8 @@ GOOD, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = f"""\
 exit codes:
   {GOOD}    good
-  {FAILED}    the run failed (loss or gradients stayed non-finite), a gradient is wrong or missing
+  {FAILED}    the run failed (loss or gradients stayed non-finite), a gradient is wrong or missing,
+       a value differs
   {BAD_INPUT}    bad usage or bad input, or output that cannot be written
   {INTERRUPTED}  stopped by Ctrl-C; by another signal n, 128 + n
 """
@@ -95,6 +96,10 @@ CHECK = """\
 Check a model's gradients against finite differences in float64: node by node, at the values that
 arise in the model, and then the whole model with respect to its inputs and the parameters that
 train. The first node that disagrees is named.
+
+With --against onnxruntime, compare instead what each node computes, in the dtypes of the file, with
+what onnxruntime computes (pip install 'graphgrad[onnxruntime]'). The first node whose value differs
+by more than rounding is named, with the element, both numbers and the difference.
 """
 
 CHECK_EXAMPLES = """\
@@ -102,6 +107,7 @@ examples:
   graphgrad check model.onnx
   graphgrad check model.onnx --input data.npz         arrays named as the model's inputs
   graphgrad check model.onnx --order 2 --json
+  graphgrad check model.onnx --against onnxruntime    values in place of gradients
 
 """
 
@@ -310,6 +316,7 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
     add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
     add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    add("--against", choices=["onnxruntime"], help="compare values with it, not gradients")
     _add_constants(command)
 
 

@@ -27,6 +27,7 @@ from ..tvm_fixes.hooks import begin_block, end_block
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
+from .node_limit import nodes_in, refuse_many_nodes
 from .onnx_graph import STANDARD_DOMAINS, all_nodes, opset
 from .onnx_sequences import element_name
 from .origins import Origins
@@ -128,6 +129,8 @@ class _Importer:
         )
         self._origins = Origins(self._builder, self._parameters)
         self._training_dropouts: list[str] = []
+        self._listed = nodes_in(proto.graph)
+        self._translations = 0
 
     def translate(self) -> tuple[IRModule, list[str]]:
         """Build the module; see `import_graph`."""
@@ -168,6 +171,9 @@ class _Importer:
 
     def _translate_nodes(self, graph: onnx.GraphProto) -> None:
         """Translate node by node, and note which bindings each node made."""
+        self._translations += len(graph.node)
+        # Of loops inside loops that are written out, each by itself may be within the limit.
+        refuse_many_nodes(self._translations - self._listed, "writing out loops")
         for node in graph.node:
             span = span_of(node.name, node.op_type)
             try:

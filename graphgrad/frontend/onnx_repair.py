@@ -10,6 +10,7 @@ import onnx.inliner
 
 from ..errors import ModelError
 from .constant_weights import lift_constant_weights
+from .node_limit import nodes_when_inlined, refuse_many_nodes
 from .onnx_constants import densify
 from .onnx_graph import all_nodes, opset, output_names, readers
 from .onnx_importer import Converters, is_supported
@@ -74,6 +75,7 @@ def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
         for function in proto.functions
         if (function.domain, function.name) in custom
     ]
+    refuse_many_nodes(nodes_when_inlined(proto, custom_functions), "inlining the model's functions")
     try:
         inlined = onnx.inliner.inline_selected_functions(proto, custom_functions, exclude=True)
     except (

@@ -106,8 +106,8 @@ _FILLED_NAME = re.compile(
     r"|zeros_like)(_\d+)?$"
 )
 
-# Names, given by optimizers of graphs, that any weight of a layer may have got.
-_FOLDED_NAME = re.compile(r"const_fold_opt")
+# Names, given by optimizers of graphs and old exporters, that any weight of a layer may have got.
+_ANY_NAME = re.compile(r"const_fold_opt|^\d+$")
 
 _STATISTIC_NAME = re.compile(r"(^|[./_])(running|moving)_(mean|var|variance)\b")
 
@@ -261,7 +261,7 @@ class Judge:
         if _WRITTEN_NAME.search(name):
             return _WRITTEN
         is_plain = _LITERAL_NAME.search(name) and all(r.node.op_type in _NORMS for r in uses)
-        if is_plain and (not _FOLDED_NAME.search(name) or all(map(self._is_scaled_again, uses))):
+        if is_plain and (not _ANY_NAME.search(name) or all(map(self._is_scaled_again, uses))):
             array = load()
             if values.is_uniform(array) and array.flat[0] in (0, 1):
                 return _PLAIN_NORM
@@ -315,9 +315,9 @@ class Judge:
 
     def _is_scaled_again(self, reader: Reader) -> bool:
         """Whether the output of a norm goes to a Mul by a constant, as a group norm is written."""
-        return all(
-            use.node.op_type == "Mul" and not self._flow.meets_data(use)
-            for use in self._flow.uses(reader.node.output[0])
+        uses = list(self._flow.uses(reader.node.output[0]))
+        return bool(uses) and all(
+            use.node.op_type == "Mul" and not self._flow.meets_data(use) for use in uses
         )
 
     def _is_expectation(self, reader: Reader) -> bool:

@@ -21,13 +21,17 @@ from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
 from ..memory.workspace import take_workspace
-from ..runtime.synchronized import TakesTurns
+from ..runtime.synchronized import TakesTurns, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
 from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
+from .recent import Limit, Recent
 from .recipe import Objective
 from .results import drop_arguments
 from .staging import Staging
+
+_MOST_SHAPES = 64
+"""Combinations of input shapes that are kept compiled, unless somebody says otherwise."""
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
@@ -83,10 +87,27 @@ class ModelOnDevice(TakesTurns):
         self._model = objective.model
         self._target = objective.target
         self._device = device_of(self._target)
-        self._staging = Staging(self._device)
-        self._forwards: dict[Shapes, Forward] = {}
-        self._checked: set[Any] = set()
+        self._limit = Limit(_MOST_SHAPES)
+        self._staging = Staging(self._device, self._limit)
+        self._forwards: Recent[Shapes, Forward] = Recent(self._limit)
+        self._checked: Recent[Any, Any] = Recent(self._limit)
         self._watch: Watch | None = None
+
+    @property
+    def most_shapes(self) -> int:
+        """How many combinations of input shapes are kept compiled, with memory for their inputs.
+
+        May be set at any time. Of more, those used longest ago go, and are compiled again, or read
+        from the cache of compiled programs, when they come back.
+        """
+        return self._limit.count
+
+    @most_shapes.setter
+    @one_at_a_time
+    def most_shapes(self, count: int) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ArgumentError(f"most_shapes={count!r} must be a whole number, at least 1")
+        self._limit.count = count
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentError(
@@ -105,15 +126,12 @@ class ModelOnDevice(TakesTurns):
     def _check(self, arrays: Mapping[str, Array], shapes: Shapes) -> None:
         """Raise if inputs do not fit the model; equal shapes and dtypes are checked once."""
         signature = shapes, tuple(array.dtype for array in arrays.values())
-        if signature not in self._checked:
-            bind_shapes(arrays, self._objective.input_types)
-            self._checked.add(signature)
+        self._checked.get(signature, lambda: bind_shapes(arrays, self._objective.input_types))
 
     def _forward(self, call_inputs: Given) -> Forward:
         """The forward pass with the loss, for the shapes of a call."""
-        if call_inputs.shapes not in self._forwards:
-            self._forwards[call_inputs.shapes] = self._objective.forward(call_inputs.shapes)
-        return self._forwards[call_inputs.shapes]
+        shapes = call_inputs.shapes
+        return self._forwards.get(shapes, lambda: self._objective.forward(shapes))
 
     def _targets(self, targets: Any, forward: Forward) -> list[tvm.runtime.Tensor]:
         """The targets that a forward pass takes, checked: none, or one tensor."""
@@ -182,12 +200,16 @@ class ModelOnDevice(TakesTurns):
         if self._device.type == "cpu":
             return _on_host(function, workspace_tensors), positions
 
+        # Not this object itself, which holds the function: it would go with a garbage collection
+        # alone, and with it the memory of a device.
+        device, staging = self._device, self._staging
+
         def run(*arguments: Any) -> Any:
             try:
-                with reported(self._device, task, bytes_needed):
+                with reported(device, task, bytes_needed):
                     return function(*arguments)
             except OutOfMemoryError:
-                self._staging.clear()  # the next batch may be a smaller one
+                staging.clear()  # the next batch may be a smaller one
                 raise
 
         return run, positions

@@ -10,6 +10,7 @@ import tvm
 
 from ..ir.arrays import empty, to_tensor
 from ..lower.device import reported
+from .recent import Limit, Recent
 from .tensors import memory_of
 
 
@@ -28,10 +29,11 @@ class Staging:
     waits for all that runs.
     """
 
-    def __init__(self, device: tvm.runtime.Device):
+    def __init__(self, device: tvm.runtime.Device, limit: Limit):
         self.device = device
+        self._limit = limit
         self._is_host = device.type == "cpu"
-        self._held: dict[Any, _Place] = {}
+        self._held: dict[str, Recent[Any, _Place]] = {}
 
     def copy(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
         """An array on the device; it is overwritten by the next of its name and shape.
@@ -62,14 +64,15 @@ class Staging:
 
     def _place(self, name: str, array: np.ndarray) -> _Place:
         """The buffer for arrays of a name, shape and dtype, allocated when first asked for."""
-        key = name, array.shape, array.dtype
-        buffer = self._held.get(key)
-        if buffer is None:
+
+        def allocate() -> _Place:
             with reported(self.device, f"a copy of {name}", array.nbytes):
                 tensor = empty(array.shape, str(array.dtype), self.device)
-            buffer = _Place(tensor, memory_of(tensor) if self._is_host else None)
-            self._held[key] = buffer
-        return buffer
+            return _Place(tensor, memory_of(tensor) if self._is_host else None)
+
+        if name not in self._held:
+            self._held[name] = Recent(self._limit)
+        return self._held[name].get((array.shape, array.dtype), allocate)
 
     def clear(self) -> None:
         """Give the memory back."""

@@ -98,7 +98,8 @@ class TrainStep(ModelOnDevice):
     """A compiled training step and everything it changes; made by `train_step`.
 
     A step whose loss, gradients or new statistics are not finite changes nothing, bit for bit. For
-    each new combination of input shapes a step, or an evaluation, is compiled and kept. Any thread
+    each new combination of input shapes a step, or an evaluation, is compiled, and kept, up to the
+    number `most_shapes`. Any thread
     may use it; what another does meanwhile, such as saving, waits for its turn.
 
     Parameters, statistics and buffers stay on the device, and nothing is read back unasked. On a
@@ -122,6 +123,8 @@ class TrainStep(ModelOnDevice):
         The rate of the next steps; may be set at any time.
     steps : int
         Steps so far: calls, or windows that are over.
+    most_shapes : int
+        How many combinations of input shapes stay compiled; may be set at any time.
     """
 
     kept_by = (
@@ -262,12 +265,12 @@ class TrainStep(ModelOnDevice):
             call_number = self.steps * self.accumulate + self.accumulated
             seed_word = np.array(self._seed << 32 | call_number)
             arguments.append(self._staging.queue("the seed", seed_word))
-        function = self._functions.step(call_inputs.shapes, forward)
+        function = self._functions.step(call_inputs.shapes, forward, self._compile_updating)
         if window is None:
             loss, new_results = function(*arguments, *self._tensors.everything())
             return self._replaced(loss, new_results)
         # Compiled before anything is added: if that fails, the window stays as it was.
-        end = self._functions.end_of_window()
+        end = self._functions.end_of_window(self._compile_updating)
         with dropped_on_failure(window, OutOfMemoryError):
             loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
             window.replace(sums)
@@ -288,7 +291,7 @@ class TrainStep(ModelOnDevice):
 
     def _new_functions(self) -> StepFunctions:
         """The functions of the step, of which none is compiled yet."""
-        return StepFunctions(self._recipe, self._compile, self._compile_updating)
+        return StepFunctions(self._recipe, self._limit)
 
     def _replaced(self, loss: tvm.runtime.Tensor, new_results: NewResults) -> StepLoss | ReadLoss:
         """Take what a step returned, and return its loss."""
@@ -323,7 +326,7 @@ class TrainStep(ModelOnDevice):
         InputError, DeviceError
         """
         call_inputs = self._given(inputs)
-        evaluation = self._functions.evaluation(call_inputs.shapes)
+        evaluation = self._functions.evaluation(call_inputs.shapes, self._compile)
         outputs = evaluation(*call_inputs.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
@@ -396,7 +399,7 @@ class TrainStep(ModelOnDevice):
             The folder to write, in one go. An export that stands there is replaced, anything else
             is left alone.
         shapes : mapping of str to shape, or a sequence of those, optional
-            By input name; compiled now. By default all that this step has compiled so far, or those
+            By input name; compiled now. By default all that this step keeps compiled, or those
             of a model whose shapes are static.
         weights : bool
             False leaves parameters, statistics and buffers out; whoever loads the export then

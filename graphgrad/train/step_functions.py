@@ -10,67 +10,72 @@ import tvm
 from .accumulate import END_OF_WINDOW
 from .forward import FORWARD, Forward
 from .on_device import Shapes
+from .recent import Limit, Recent
 from .recipe import Recipe
 
 NewResults: TypeAlias = dict[int, tvm.runtime.Tensor]
 """What a function returns, by position, without the arguments that it has overwritten."""
 
 
+Compile: TypeAlias = Callable[[tvm.IRModule, str, str], Callable[..., Any]]
+"""Compiles a function, given the module, its name there, and what errors of the device call its
+work."""
+
+CompileUpdating: TypeAlias = Callable[[tvm.IRModule, str, str], Callable[..., NewResults]]
+"""Likewise, a function that overwrites arguments; it returns `NewResults`."""
+
+
 class StepFunctions:
     """The functions of a step, each compiled when it is first asked for.
+
+    Whoever asks gives the function that compiles: one that was kept here would hold its owner.
 
     Parameters
     ----------
     recipe : Recipe
-    compile_function : callable
-        Compiles a function, given the module, the function's name there, and what errors of the
-        device call its work.
-    compile_updating : callable
-        Likewise, for a function that overwrites arguments; it returns `NewResults`.
+    limit : Limit
+        How many are kept, by shapes, of steps and of evaluations each.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        compile_function: Callable[[tvm.IRModule, str, str], Callable[..., Any]],
-        compile_updating: Callable[[tvm.IRModule, str, str], Callable[..., NewResults]],
-    ):
+    def __init__(self, recipe: Recipe, limit: Limit):
         self._recipe = recipe
-        self._compile_function = compile_function
-        self._compile_updating = compile_updating
-        self._steps: dict[Shapes, Callable[..., tuple[Any, NewResults]]] = {}
-        self._evaluations: dict[Shapes, Callable[..., Any]] = {}
+        self._steps: Recent[Shapes, Callable[..., tuple[Any, NewResults]]] = Recent(limit)
+        self._evaluations: Recent[Shapes, Callable[..., Any]] = Recent(limit)
         self._end: Callable[..., NewResults] | None = None
 
     @property
     def shapes(self) -> list[Shapes]:
         """Shapes of inputs that something is compiled for, those of steps first."""
-        return list(dict.fromkeys([*self._steps, *self._evaluations]))
+        return list(dict.fromkeys([*self._steps.keys(), *self._evaluations.keys()]))
 
-    def step(self, shapes: Shapes, forward: Forward) -> Callable[..., tuple[Any, NewResults]]:
+    def step(
+        self, shapes: Shapes, forward: Forward, compile_updating: CompileUpdating
+    ) -> Callable[..., tuple[Any, NewResults]]:
         """A step, or a micro-batch of it, on top of the forward pass for some shapes.
 
         It returns the loss, and its other results by their position behind it.
         """
-        if shapes not in self._steps:
+
+        def make() -> Callable[..., tuple[Any, NewResults]]:
             mod = self._recipe.step(forward)
-            name = self._recipe.step_name
-            compiled = self._compile_updating(mod, name, "a training step")
-            self._steps[shapes] = lambda *arguments: _split(compiled(*arguments))
-        return self._steps[shapes]
+            compiled = compile_updating(mod, self._recipe.step_name, "a training step")
+            return lambda *arguments: _split(compiled(*arguments))
 
-    def evaluation(self, shapes: Shapes) -> Callable[..., Any]:
+        return self._steps.get(shapes, make)
+
+    def evaluation(self, shapes: Shapes, compile_function: Compile) -> Callable[..., Any]:
         """The inference form for some shapes."""
-        if shapes not in self._evaluations:
-            mod = self._recipe.evaluation(shapes)
-            self._evaluations[shapes] = self._compile_function(mod, FORWARD, "an evaluation")
-        return self._evaluations[shapes]
 
-    def end_of_window(self) -> Callable[..., NewResults]:
+        def make() -> Callable[..., Any]:
+            return compile_function(self._recipe.evaluation(shapes), FORWARD, "an evaluation")
+
+        return self._evaluations.get(shapes, make)
+
+    def end_of_window(self, compile_updating: CompileUpdating) -> Callable[..., NewResults]:
         """The function that follows the last micro-batch of a step: the update."""
         if self._end is None:
             mod = self._recipe.end_of_window()
-            self._end = self._compile_updating(mod, END_OF_WINDOW, "the end of a training step")
+            self._end = compile_updating(mod, END_OF_WINDOW, "the end of a training step")
         return self._end
 
 

@@ -16,6 +16,7 @@ from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes
+from .recent import Recent
 from .recipe import Wrt, objective
 from .tensors import Arrays, as_arrays
 
@@ -100,7 +101,7 @@ class ValueAndGrad(ModelOnDevice):
                 f"the model has an output {LOSS!r} of its own, so the value of another loss has no "
                 "name; differentiate that output, or give no loss and a cotangent"
             )
-        self._compiled: dict[Shapes, Callable[..., Any]] = {}
+        self._compiled: Recent[Shapes, Callable[..., Any]] = Recent(self._limit)
 
     @one_at_a_time
     def __call__(
@@ -145,9 +146,8 @@ class ValueAndGrad(ModelOnDevice):
             *([self._staging.queue("the seed", seed_word)] if forward.seeded else []),
             *self._cotangents(forward, cotangent),
         ]
-        if call_inputs.shapes not in self._compiled:
-            self._compiled[call_inputs.shapes] = self._compile_gradient(forward)
-        values, gradients = self._compiled[call_inputs.shapes](*arguments)
+        compiled = self._compiled.get(call_inputs.shapes, lambda: self._compile_gradient(forward))
+        values, gradients = compiled(*arguments)
         *losses, outputs_of_model, _ = values
         outputs = dict(zip(self._model.outputs, outputs_of_model, strict=True))
         if self._objective.loss.is_given:

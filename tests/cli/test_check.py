@@ -4,11 +4,14 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from tvm import relax
 
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.cli.main import main
+from graphgrad.frontend import stock_operators
 from graphgrad.registry import unregister
+from tests.peers import peer
 from tests.unknown_ops import take_away
 
 
@@ -98,3 +101,51 @@ def test_order_is_one_or_two(path):
     with pytest.raises(SystemExit) as caught:
         main(["check", path, "--order", "3"])
     assert caught.value.code == 2
+
+
+def test_values_agree_with_onnxruntime(path, capsys):
+    peer("onnxruntime")
+    assert main(["check", path, "--against", "onnxruntime"]) == 0
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok"] * 3
+    assert "Gemm 'fc1'" in lines[0]
+    assert summary.startswith("3 values agree with onnxruntime")
+
+
+@pytest.fixture
+def wrong_gemm(monkeypatch):
+    translate = stock_operators.translate
+
+    def wrong(builder, node, *arguments):
+        outputs = translate(builder, node, *arguments)
+        if node.name != "fc2":
+            return outputs
+        return [builder.emit(relax.op.add(outputs[0], relax.const(0.5, "float32")))]
+
+    monkeypatch.setattr(stock_operators, "translate", wrong)
+
+
+def test_the_first_value_that_differs_is_named(path, capsys, wrong_gemm, tmp_path):
+    peer("onnxruntime")
+    np.savez(tmp_path / "x.npz", input=np.zeros((2, 4), "float32"))
+    arguments = ["check", path, "--against", "onnxruntime", "--input", str(tmp_path / "x.npz")]
+    assert main([*arguments, "--json"]) == 1
+    output = capsys.readouterr()
+    *values, result = [json.loads(line) for line in output.out.splitlines()]
+    assert [value["mismatch"] is None for value in values] == [True, True, False]
+    first = result["first"]
+    assert (first["operator"], first["node"], first["output"]) == (
+        "Gemm",
+        "fc2",
+        values[2]["output"],
+    )
+    assert first["ours"] - first["theirs"] == pytest.approx(0.5)
+    assert len(first["index"]) == 2
+    assert first["ulps"] > 1000
+    assert "the first that differs: Gemm 'fc2'" in output.err
+
+
+def test_a_comparison_without_onnxruntime(path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["check", path, "--against", "onnxruntime"]) == 2
+    assert "pip install 'graphgrad[onnxruntime]'" in capsys.readouterr().err

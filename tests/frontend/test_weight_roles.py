@@ -262,3 +262,24 @@ def test_a_constant_that_a_user_named_is_refused_in_wrt():
     model = from_onnx(operand(random(4), "gain"), constants=["gain"])
     with pytest.raises(ArgumentError, match=r"wrt: .*\['gain'\] are frozen, by .* constants="):
         gg.train_step(model, wrt=["gain", "w"])
+
+
+@pytest.mark.parametrize(
+    "names, trains",
+    [
+        (("norm.weight", "norm.bias"), True),
+        (("12", "13"), True),
+        (("const_fold_opt__1", "const_fold_opt__2"), True),
+        (("val_8", "val_11"), False),
+        (("/norm/Constant_1_output_0", "/norm/Constant_2_output_0"), False),
+    ],
+)
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "trained"])
+def test_a_norm_of_ones_and_zeros(names, trains, fresh):
+    node = helper.make_node("InstanceNormalization", ["x", *names], ["y"])
+    arrays = dict(zip(names, (np.ones(3, "float32"), np.zeros(3, "float32")), strict=True))
+    if not fresh:
+        arrays = {name: random(3) for name in names}
+    model = from_onnx(model_of([node], {"x": [2, 3, 4]}, {"y": [2, 3, 4]}, arrays))
+    is_written = "Constant" in names[0]
+    assert model.trainable() == (list(names) if trains or not (fresh or is_written) else [])

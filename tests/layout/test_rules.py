@@ -56,18 +56,37 @@ def arrays(mod):
     return [rng.random([int(d) for d in p.ty.shape]) + 0.5 for p in mod["main"].params]
 
 
-def check(mod, permutations):
+def filters_of(mod):
+    return orders.filters_last(len(mod["main"].params[1].ty.shape))
+
+
+@pytest.fixture(scope="module")
+def compiled(request):
+    """The cases that were chosen with their rewritten forms, by name, all in one machine.
+
+    They have convolutions in common, which take longer to compile than all else.
+    """
+    chosen = {item.name for item in request.session.items if item.path == request.path}
+    functions, modules = {}, {}
+    for name, (mod, _) in CASES.items():
+        if f"test_the_values_stay_and_permutations_are_few[{name}]" not in chosen:
+            continue
+        rewritten = rewritten_module(mod, storage={"x1": filters_of(mod)})
+        modules[name] = mod, rewritten
+        functions |= {f"{name}, old": mod["main"], f"{name}, new": rewritten["main"]}
+    return modules, relax.VirtualMachine(gg.compile(tvm.IRModule(functions)), tvm.cpu())
+
+
+def check(compiled, name):
     """Compare a function with its rewritten form, which has some permutations of images."""
-    filters = orders.filters_last(len(mod["main"].params[1].ty.shape))
-    rewritten = rewritten_module(mod, storage={"x1": filters})
-    assert count(rewritten, "relax.permute_dims") == permutations
-    both = tvm.IRModule({"old": mod["main"], "new": rewritten["main"]})
-    machine = relax.VirtualMachine(gg.compile(both), tvm.cpu())
+    modules, machine = compiled
+    mod, rewritten = modules[name]
+    assert count(rewritten, "relax.permute_dims") == CASES[name][1]
     given = arrays(mod)
-    stored = [given[0], given[1].transpose(filters), *given[2:]]
+    stored = [given[0], given[1].transpose(filters_of(mod)), *given[2:]]
     new, old = (
-        flat(machine[name](*map(to_tensor, values)))
-        for name, values in (("new", stored), ("old", given))
+        flat(machine[f"{name}, {form}"](*map(to_tensor, values)))
+        for form, values in (("new", stored), ("old", given))
     )
     for result, expected in zip(new, old, strict=True):
         assert result.shape == expected.shape and result.dtype == expected.dtype
@@ -155,11 +174,6 @@ KEPT = {
 """Ops whose image stays channels last: the data are permuted once, and the result."""
 
 
-@pytest.mark.parametrize("build", KEPT.values(), ids=KEPT.keys())
-def test_image_to_image(build):
-    check(behind_convolution(build), permutations=2)
-
-
 FREE = {
     "mean over space": lambda b, y, *_: o.mean(y, [2, 3]),
     "mean over space, kept": lambda b, y, *_: o.mean(y, [2, 3], keepdims=True),
@@ -182,11 +196,6 @@ FREE = {
     "dimensions added": lambda b, y, *_: o.sum(b.emit(o.expand_dims(y, [1])), [2, 3, 4]),
 }  # fmt: skip
 """Ops behind which nothing has to be permuted."""
-
-
-@pytest.mark.parametrize("build", FREE.values(), ids=FREE.keys())
-def test_results_that_need_no_permutation(build):
-    check(behind_convolution(build), permutations=1)
 
 
 BACK = {
@@ -224,26 +233,37 @@ BACK = {
 """Ops that need the model's own order, or whose result does; how many permutations there are."""
 
 
-@pytest.mark.parametrize("build, permutations", BACK.values(), ids=BACK.keys())
-def test_what_is_converted_back(build, permutations):
-    check(behind_convolution(build), permutations)
+def pool_of_rank(name, rank):
+    return lambda b, y, *_: getattr(nn, f"{name}{rank}d")(y, 2)
 
 
-@pytest.mark.parametrize("rank", [1, 3])
-@pytest.mark.parametrize("pool", ["max_pool", "avg_pool", "adaptive_avg_pool"])
-def test_other_ranks(rank, pool):
-    def build(b, y, *_):
-        return getattr(nn, f"{pool}{rank}d")(y, 2)
-
-    check(behind_convolution(build, image=(2, 3, *[4, 3, 5][:rank])), permutations=2)
+def transposed_of_rank(rank):
+    weight = const(4, 2, *[3, 2, 2][:rank])
+    return lambda b, y, *_: getattr(nn, f"conv{rank}d_transpose")(y, weight, strides=2)
 
 
-@pytest.mark.parametrize("rank", [1, 3])
-def test_transposed_of_other_ranks(rank):
-    def build(b, y, *_):
-        return getattr(nn, f"conv{rank}d_transpose")(y, const(4, 2, *[3, 2, 2][:rank]), strides=2)
+OTHER_RANKS = {
+    **{f"{name}, {rank} axes": (pool_of_rank(name, rank), (2, 3, *[4, 3, 5][:rank]))
+       for name in ("max_pool", "avg_pool", "adaptive_avg_pool") for rank in (1, 3)},
+    **{f"conv_transpose, {rank} axes": (transposed_of_rank(rank), (1, 3, *[4, 3, 5][:rank]))
+       for rank in (1, 3)},
+}  # fmt: skip
+"""Ops on images of one and three spatial axes, with the shape of the image; they stay, too."""
 
-    check(behind_convolution(build, image=(1, 3, *[4, 3, 5][:rank])), permutations=2)
+CASES = {
+    **{f"kept: {name}": (behind_convolution(build), 2) for name, build in KEPT.items()},
+    **{f"free: {name}": (behind_convolution(build), 1) for name, build in FREE.items()},
+    **{f"back: {name}": (behind_convolution(build), number)
+       for name, (build, number) in BACK.items()},
+    **{f"kept: {name}": (behind_convolution(build, image=image), 2)
+       for name, (build, image) in OTHER_RANKS.items()},
+}  # fmt: skip
+"""A function, and how many permutations of images its rewritten form has."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_values_stay_and_permutations_are_few(compiled, name):
+    check(compiled, name)
 
 
 def test_every_passage_is_of_an_op():

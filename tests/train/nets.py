@@ -61,3 +61,12 @@ def held(step):
     """Return everything that a step holds, as bytes by group and name."""
     groups = {"params": step.params, "state": step.state, **step.optimizer_state}
     return {(g, n): a.tobytes() for g, members in groups.items() for n, a in members.items()}
+
+
+def staged(step):
+    """The memory that a step keeps for arrays from the host, by their names, shapes and dtypes."""
+    return {
+        (name, *key): buffer
+        for name, buffers in step._staging._held.items()
+        for key, buffer in buffers._values.items()
+    }

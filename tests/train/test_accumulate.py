@@ -354,7 +354,8 @@ def test_a_loss_that_is_a_parameter_is_a_copy():
     assert [step(x), step(x), step(x)] == [2, 2, 1.5]
     given, tensors = step._given(x), step._tensors
     owned = [*tensors.of_model(), *tensors.window.everything()]
-    function = step._functions.step(given.shapes, step._forward(given))
+    forward = step._forward(given)
+    function = step._functions.step(given.shapes, forward, step._compile_updating)
     loss = function(*given.tensors.values(), tensors.window.opens, *owned)[0]
     assert loss.data_ptr() not in [tensor.data_ptr() for tensor in owned]
 

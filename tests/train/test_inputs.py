@@ -5,6 +5,7 @@ from tvm import relax
 
 from graphgrad.errors import ArgumentError, InputError, only_served
 from graphgrad.train.inputs import bind_shapes, by_name, check_types, placed, read_arrays
+from graphgrad.train.recent import Limit
 from graphgrad.train.staging import Staging
 from tests.frontend.graphs import random
 from tests.ir.test_arrays import aligned
@@ -70,7 +71,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("layout", LAYOUTS, ids=label)
 def test_arrays_of_any_layout(layout):
     given = layout(GRID)
-    tensor = placed(read_arrays({"x": given}, tvm.cpu()), Staging(tvm.cpu()))["x"]
+    tensor = placed(read_arrays({"x": given}, tvm.cpu()), Staging(tvm.cpu(), Limit(1)))["x"]
     np.testing.assert_array_equal(tensor.numpy(), GRID)
     assert str(tensor.dtype) == "float32"
     assert tensor.data_ptr() % 64 == 0
@@ -83,7 +84,7 @@ def test_arrays_of_any_layout(layout):
 def test_only_shared_memory_counts_as_lent(given, is_lent):
     arrays = read_arrays({"x": given}, tvm.cpu())
     assert isinstance(arrays["x"], tvm.runtime.Tensor) == is_lent
-    tensor = placed(arrays, Staging(tvm.cpu()))["x"]
+    tensor = placed(arrays, Staging(tvm.cpu(), Limit(1)))["x"]
     given[0, 0] = 7
     assert (tensor.numpy()[0, 0] == 7) == is_lent
 

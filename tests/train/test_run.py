@@ -1,3 +1,4 @@
+import copy
 import math
 from dataclasses import dataclass, replace
 
@@ -264,3 +265,30 @@ def test_accuracy_counts_each_example_once(batch):
 
     examples = Examples({"x": np.array([0, 1, 2, 1, 0])}, np.array([0, 1, 2, 2, 2]))
     assert evaluate(Parrot(), examples, batch) == {"accuracy": 0.6}
+
+
+@pytest.mark.parametrize("kind", [LinearStep, Queueing])
+def test_a_run_is_saved_with_the_losses_of_all_steps_taken(kind, monkeypatch):
+    """Also those that a device may still be busy with; and goes on from there."""
+    monkeypatch.setattr(run, "READ_DELAY_SECONDS", 100.0)
+    saves = {}
+
+    class Saver(Observer):
+        def save_is_due(self, steps):
+            return steps in (3, 4, 10)
+
+        def save(self, history):
+            saves[len(history.losses)] = step.weights.copy(), copy.deepcopy(history)
+
+    step, expected = kind(), History()
+    assert train(step, regression(), PLAN, expected, Saver()) == "finished"
+    assert list(saves) == [3, 4, 10]
+    assert [len(history.epochs) for _, history in saves.values()] == [0, 0, 2]
+    for weights, history in saves.values():
+        resumed = kind(weights)
+        assert train(resumed, regression(), PLAN, history, Observer()) == "finished"
+        assert history.losses == expected.losses
+        assert [(e.epoch, e.step, e.loss, e.held_out) for e in history.epochs] == [
+            (e.epoch, e.step, e.loss, e.held_out) for e in expected.epochs
+        ]
+        np.testing.assert_array_equal(resumed.weights, step.weights)

@@ -14,7 +14,7 @@ from graphgrad.errors import AliasError, ArgumentError, CheckpointError, InputEr
 from graphgrad.memory.donation import DONATED_DONE
 from tests.frontend.graphs import random
 from tests.peers import peer
-from tests.train.nets import held, module, normalized, perceptron
+from tests.train.nets import held, module, normalized, perceptron, staged
 
 MOMENTUM = gg.optim.SGD(0.1, momentum=0.9)
 N = tvm.tirx.Var("n", "int64")
@@ -232,12 +232,12 @@ def test_evaluate_gives_arrays_of_its_own(step):
     (None, np.array(["cat"] * 8), "targets: .*not an array"),
 ])  # fmt: skip
 def test_bad_input(plain, x, y, message):
-    before, steps, staged = held(plain), plain.steps, len(plain._staging._held)
+    before, steps, buffers = held(plain), plain.steps, staged(plain).keys()
     good, labels = batch()
     with pytest.raises(InputError, match=message):
         plain(good if x is None else x, labels if isinstance(y, int) else y)
     assert held(plain) == before and plain.steps == steps
-    assert len(plain._staging._held) == staged, "memory is kept for what was refused"
+    assert staged(plain).keys() == buffers, "memory is kept for what was refused"
 
 
 def test_check_says_what_a_step_would(plain):

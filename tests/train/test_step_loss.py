@@ -131,7 +131,7 @@ def test_losses_of_a_step_keep_their_values():
         forward = step._forward(given)
         step(x, y)
         arguments = [*given.tensors.values(), *step._targets(y, forward), step._tensors.rate]
-        function = step._functions.step(given.shapes, forward)
+        function = step._functions.step(given.shapes, forward, step._compile_updating)
         loss, others = function(*arguments, *step._tensors.everything())
         updates = others[0]
         step._tensors.updates = updates

@@ -13,6 +13,7 @@ from ...ir.tensor import Dimension, Tensor, dimension_text, expression_of
 from ...ops import functional as op
 from ...ops.scan import scan
 from ..known_values import KnownValue
+from ..node_limit import nodes_in, refuse_many_nodes
 from .node import Node, converter
 
 _TRUE = KnownValue.of_array(np.array(True))
@@ -74,9 +75,11 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
     ModelError
         They are too many; `reason` says why they are written out.
     """
+    steps = min(count, _MAX_UNROLLED_STEPS)
+    refuse_many_nodes(steps * nodes_in(node.attribute("body")), "writing out its steps")
     state = [node.value(index) for index in range(2, len(node.inputs))]
     last, rows, goes_on = list(node.inputs[2:]), [], True
-    for number in range(min(count, _MAX_UNROLLED_STEPS)):
+    for number in range(steps):
         step = KnownValue.of_array(np.array(number, "int64"))
         goes_on, values, known = _stepped(node, step, state)
         last = values[: len(state)]

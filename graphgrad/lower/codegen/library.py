@@ -45,7 +45,9 @@ class LinkedExecutable(VMExecutable):
         return cls(executable.mod) if isinstance(executable, VMExecutable) else executable
 
     def export_library(self, file_name: str | os.PathLike[str], **options: Any) -> Any:
-        """Write a library, as ``tvm.runtime.Executable.export_library`` does.
+        """Write a library, as ``tvm.runtime.Executable.export_library`` does, in one step.
+
+        A file is replaced and not written over: a process that has loaded it keeps using it.
 
         Raises
         ------
@@ -56,7 +58,7 @@ class LinkedExecutable(VMExecutable):
         """
         if options or is_special(file_name) or not is_linkable(self.mod):
             return super().export_library(os.fspath(file_name), **options)
-        put_library(linked_library(self.mod), Path(file_name))
+        replace_file(Path(file_name), linked_library(self.mod))
         return None
 
 
@@ -106,21 +108,6 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
             f"{free_space(Path(tempfile.gettempdir()))}, the folder of temporary files, which the "
             "environment variable TMPDIR names"
         ) from error
-
-
-def put_library(library: bytes, path: Path) -> None:
-    """Write a library to a file, in one step.
-
-    The old file is replaced and not written over: a process that has loaded it keeps using it.
-
-    Raises
-    ------
-    OSError
-    """
-    if path.exists() and not path.is_file():
-        path.write_bytes(library)  # a device, or an error
-    else:
-        replace_file(path, library)
 
 
 def _machine_code(module: tvm.runtime.Module) -> bytes:

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`dtype mismatch between input (float32) and attribute (11)`.",
     expected="Ones and zeros of the dtype that is asked for, which is all that the attribute says.",
-    mended_by=("graphgrad.frontend.converters.creation",),
+    worked_around_in=("graphgrad.frontend.converters.creation",),
 )

@@ -22,5 +22,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The shape is (0, 0): the columns are what is left of 0 elements.",
     expected="(0, 6).",
-    mended_by=("graphgrad.frontend.converters.shape",),
+    worked_around_in=("graphgrad.frontend.converters.shape",),
 )

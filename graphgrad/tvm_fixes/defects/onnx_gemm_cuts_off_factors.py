@@ -26,5 +26,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="0.5 becomes an int32, which is 0, and so is the product.",
     expected="8, or an error.",
-    mended_by=("graphgrad.frontend.stock_operators",),
+    worked_around_in=("graphgrad.frontend.stock_operators",),
 )

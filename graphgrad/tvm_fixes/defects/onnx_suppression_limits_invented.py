@@ -31,5 +31,5 @@ DEFECT = Defect(
         "given but no constant. Two boxes are chosen."
     ),
     expected="One: by default boxes must not overlap. A limit that is no constant is refused.",
-    mended_by=("graphgrad.frontend.converters.suppression",),
+    worked_around_in=("graphgrad.frontend.converters.suppression",),
 )

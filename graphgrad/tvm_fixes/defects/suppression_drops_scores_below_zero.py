@@ -37,5 +37,5 @@ DEFECT = Defect(
         "nor is any where the limit of overlaps is 0. A box is dropped at the limit, not beyond it."
     ),
     expected="Both boxes: their scores are above the limit of −9.",
-    mended_by=("graphgrad.frontend.converters.suppression",),
+    worked_around_in=("graphgrad.frontend.converters.suppression",),
 )

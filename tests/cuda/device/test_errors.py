@@ -12,6 +12,7 @@ import tvm
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import OutOfMemoryError
+from graphgrad.train.recent import Limit
 from graphgrad.train.staging import Staging
 from tests.cuda.device.running import gpu, is_emulated
 from tests.train.nets import held
@@ -94,7 +95,7 @@ def test_memory_that_was_given_back_is_there_for_copies(little_memory):
     kept = tvm.cuda().available_global_memory
     needed = LEFT * 5 // 8
     assert kept < needed or not is_emulated()
-    Staging(tvm.cuda()).copy("much", np.ones(needed, "uint8"))
+    Staging(tvm.cuda(), Limit(1)).copy("much", np.ones(needed, "uint8"))
 
 
 def test_a_fault_on_the_device_is_told_wherever_it_is_met():

@@ -7,7 +7,7 @@ import tvm
 import graphgrad as gg
 from graphgrad.errors import AliasError, InputError
 from tests.cuda.device.running import gpu, is_emulated
-from tests.train.nets import held, perceptron
+from tests.train.nets import held, perceptron, staged
 
 ADAM = gg.optim.Adam(0.01)
 X = np.random.default_rng(0).standard_normal((8, 4)).astype("float32")
@@ -69,20 +69,20 @@ def test_memory_of_a_parameter_is_refused():
 
 def test_memory_for_batches_is_taken_once(step):
     step(X, Y), step(X, Y)
-    free, staged = tvm.cuda().available_global_memory, dict(step._staging._held)
+    free, buffers = tvm.cuda().available_global_memory, staged(step)
     for _ in range(3):
         step(X, Y)
     assert tvm.cuda().available_global_memory == free or not is_emulated()
-    assert step._staging._held.keys() == staged.keys()
-    assert all(step._staging._held[key] is place for key, place in staged.items())
+    assert staged(step).keys() == buffers.keys()
+    assert all(staged(step)[key] is buffer for key, buffer in buffers.items())
 
 
 def test_refused_inputs_take_no_memory(step):
-    staged = dict(step._staging._held)
+    buffers = staged(step)
     for wrong in (X[:, :3], X.astype("float64"), X[:0]):
         with pytest.raises(InputError):
             step(wrong, Y)
-    assert step._staging._held.keys() == staged.keys()
+    assert staged(step).keys() == buffers.keys()
 
 
 def test_a_loss_keeps_its_tensor(step):

@@ -19,14 +19,20 @@ def converters_of(functions):
                 yield [argument.value for argument in decorator.args], function
 
 
+def is_number_or_text(expression):
+    """Whether an expression is made of constants alone."""
+    kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    return all(isinstance(node, kinds) for node in ast.walk(expression))
+
+
 def defaults(function, functions, seen=()):
     """Yield names and defaults of the attributes that a function asks for, itself or by others."""
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
             if getattr(node.func, "attr", "") == "attribute" and len(node.args) == 2:
                 name, default = node.args
-                if isinstance(name, ast.Constant) and isinstance(default, ast.Constant):
-                    yield name.value, default.value
+                if isinstance(name, ast.Constant) and is_number_or_text(default):
+                    yield name.value, eval(ast.unparse(default))
             called = getattr(node.func, "id", None)
             if called in functions and called not in seen:
                 yield from defaults(functions[called], functions, (*seen, called))

@@ -36,7 +36,8 @@ def case(op_type, shape, reduction, weighted, options, *, log_probabilities=Fals
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("op_type", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
 def test_losses(op_type, reduction, weighted, options):
-    for shape in SHAPES:
+    # What a shape changes, it changes most where there are weights and labels to ignore.
+    for shape in SHAPES if weighted and options == "ignoring" else ["images"]:
         proto, inputs = case(op_type, shape, reduction, weighted, options)
         assert_like_onnxruntime(proto, inputs)
     gg.check_grads(gg.from_onnx(proto), inputs)

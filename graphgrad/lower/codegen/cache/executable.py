@@ -19,8 +19,9 @@ from tvm.runtime import Executable
 from tvm.support import cc
 
 from ....errors import LoweringError
+from ....runtime.files import replace_file
 from ....runtime.loading import load_library
-from ..library import is_linkable, is_special, linked_library, put_library
+from ..library import is_linkable, is_special, linked_library
 from .key import program_key
 from .store import SWITCH, chosen_store, warn_once
 
@@ -110,7 +111,7 @@ class LibraryExecutable(VMExecutable):
         """Write a library, as ``tvm.runtime.Executable.export_library`` does."""
         if options or is_special(file_name):
             return self._make().export_library(os.fspath(file_name), **options)
-        put_library(self._library, Path(file_name))
+        replace_file(Path(file_name), self._library)
         return None
 
 
@@ -166,7 +167,7 @@ class KeptExecutable(VMExecutable):
         library = None if options or is_special(file_name) else self._kept()
         if library is None:
             return self._made.export_library(os.fspath(file_name), **options)
-        put_library(library, Path(file_name))
+        replace_file(Path(file_name), library)
         return None
 
     def _kept(self) -> bytes | None:

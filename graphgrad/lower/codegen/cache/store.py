@@ -81,7 +81,10 @@ class Store:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_safe():
                 return
-            replace_file(self._path(key), _header(key, content), content)
+            path = self._path(key)
+            if not path.is_file():
+                self._drop(path)  # a pipe would be written to, and waited for
+            replace_file(path, _header(key, content), content)
         except OSError as error:
             warn_once(
                 f"compiled programs cannot be kept in {self.folder}: {error}; "
