@@ -236,6 +236,40 @@ def test_a_tensor_in_the_place_of_a_sequence():
         gg.from_onnx(proto)
 
 
+@pytest.mark.parametrize(
+    "nodes, attribute, message",
+    [
+        ("y, z = Split <num_outputs = 2> (x)", "num_outputs", "but it has 2 outputs"),
+        (
+            "y, z = Scan <num_scan_inputs = 1, body = b (float a, float c) => (float d, float e)"
+            " { d = Add (a, c)  e = Identity (c) }> (i, x)",
+            "num_scan_inputs",
+            "but it has 2 inputs",
+        ),
+    ],
+)
+def test_counts_that_fill_the_memory(nodes, attribute, message):
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[4] x, float i) => (float[A] y, float[B] z) {{ {nodes} }}"""
+    )
+    [count] = [a for a in proto.graph.node[0].attribute if a.name == attribute]
+    count.i = 2**31 - 1
+    with pytest.raises(ModelError, match=f"its {attribute} is 2147483647, {message}"):
+        gg.from_onnx(proto)
+
+
+def test_operands_that_only_a_lowering_looks_at():
+    """Each axis has its scale, but the zero points are those of a matrix."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[1, 3, 3, 2] x, float[3] s, uint8[3, 3] p) => (float[1, 3, 3, 2] y)
+        { y = DequantizeLinear (x, s, p) }"""
+    )
+    with pytest.raises(gg.errors.GraphGradError):
+        gg.vjp(gg.from_onnx(proto).mod, wrt=["s"])
+
+
 def test_an_extent_that_may_be_1_and_is_broadcast():
     proto = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
