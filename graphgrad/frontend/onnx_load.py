@@ -14,6 +14,7 @@ from .onnx_tensors import load_tensors
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
 _MOST_BYTES = 2**31 - 1  # of one message
+_VERSIONS = 2**31  # of operator sets; onnx counts them in 32 bits
 
 OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
 
@@ -104,6 +105,10 @@ def _refuse_versions(proto: onnx.ModelProto, label: str) -> None:
         )
     newest = onnx.defs.onnx_opset_version()
     for opset in proto.opset_import:
+        if not 0 <= opset.version < _VERSIONS:
+            raise ModelError(
+                f"{label} uses version {opset.version} of {opset.domain!r}, which is no version"
+            )
         # Sets of other domains may have any version: their operators are looked up by name alone.
         if opset.domain not in STANDARD_DOMAINS or OLDEST_OPSET <= opset.version <= newest:
             continue

@@ -270,6 +270,15 @@ def test_operands_that_only_a_lowering_looks_at():
         gg.vjp(gg.from_onnx(proto).mod, wrt=["s"])
 
 
+@pytest.mark.parametrize("version", [2**31, -(2**63)])
+def test_versions_of_more_than_32_bits(version):
+    proto = model()
+    proto.graph.node[0].domain = "ai.onnx.ml"
+    proto.opset_import.add(domain="ai.onnx.ml", version=version)
+    with pytest.raises(ModelError, match="which is no version"):
+        load(proto)
+
+
 def test_an_extent_that_may_be_1_and_is_broadcast():
     proto = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
