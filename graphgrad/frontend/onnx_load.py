@@ -13,10 +13,13 @@ from .onnx_graph import STANDARD_DOMAINS
 from .onnx_tensors import load_tensors
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
+OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
+
+INLINER_ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)
+"""What onnx's inliner raises of calls that do not fit, cycles and operator sets that disagree."""
+
 _MOST_BYTES = 2**31 - 1  # of one message
 _VERSIONS = 2**31  # of operator sets; onnx counts them in 32 bits
-
-OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
 
 
 def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:

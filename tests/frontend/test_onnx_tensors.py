@@ -279,6 +279,19 @@ def test_versions_of_more_than_32_bits(version):
         load(proto)
 
 
+def test_a_call_of_a_standard_function_that_lacks_an_input():
+    """onnx's inliner refuses it by a ValueError."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (seq(float[N]) x) => (seq(float[N]) y, seq(float[M]) z) {
+          y, z = SequenceMap <body = b (float[N] i, float[M] j) => (float[N] k, float[M] l)
+            { k = Identity (i)  l = Identity (j) }> (x)
+        }"""
+    )
+    with pytest.raises(ModelError):
+        gg.from_onnx(proto)
+
+
 def test_an_extent_that_may_be_1_and_is_broadcast():
     proto = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
