@@ -76,7 +76,9 @@ def serve(
     jobs : int
         How many workers.
     seconds, memory : float
-        The limits of a case; memory is what the whole worker may have resident, in bytes.
+        The limits of a case. Seconds are those in which the worker computes or waits for something
+        else than a core, so that other work on the machine does not count; memory is what the whole
+        worker may have resident, in bytes.
     """
     waiting = iter(cases)
     idle: list[_Worker] = []
@@ -119,18 +121,19 @@ class _Worker:
         theirs.close()
         self._process = process
         self._case: Any = None
-        self._begin = 0.0
+        self._begin = self._looked = self._cpu = self._idle = 0.0
         self._peak = 0
 
     def begin(self, case: Any) -> None:
         """Let it judge a case."""
         self._case, self._begin, self._peak = case, time.monotonic(), 0
+        self._looked, self._idle, self._cpu = self._begin, 0.0, self._usage()[0]
         with contextlib.suppress(BrokenPipeError):  # that it is dead is seen when it is looked at
             self.connection.send(case)
 
     def look(self, seconds: float, memory: float) -> Served | None:
         """What came of its case; None while it is still at it, within its limits."""
-        elapsed = time.monotonic() - self._begin
+        elapsed = self._elapsed()
         self._peak = max(self._peak, self.resident())
         if self.connection.poll():
             try:
@@ -146,6 +149,24 @@ class _Worker:
         if elapsed > seconds:
             return self._killed(TIME, f"over {seconds:g} s", elapsed)
         return None
+
+    def _elapsed(self) -> float:
+        """The seconds of the case so far, without those in which it waited for a core."""
+        now = time.monotonic()
+        cpu, is_runnable = self._usage()
+        self._idle += 0.0 if is_runnable else now - self._looked
+        self._looked = now
+        # Threads compute side by side.
+        return min(now - self._begin, cpu - self._cpu + self._idle)
+
+    def _usage(self) -> tuple[float, bool]:
+        """The seconds that its threads have computed, and whether it can go on at once."""
+        try:
+            text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
+        except OSError:
+            return 0.0, False
+        fields = text.rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), fields[0] == "R"
 
     def resident(self) -> int:
         """Its resident memory in bytes; 0 where the system does not tell, or it is gone."""

@@ -38,5 +38,5 @@ FEW = Campaign("few-files", partial(judge, nodes=False))
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    onnx_files.bases(nodes=True)  # before the workers fork: made once
+    onnx_files.bases(True)  # before the workers fork: made once
     sys.exit(main(FILES))

@@ -20,7 +20,6 @@ VALUES: tuple[Any, ...] = (*INTEGERS, 2**70, *FLOATS, *TEXTS, None, True, [], {}
 
 _RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
@@ -168,9 +167,11 @@ def _mutate_inner(rng: np.random.Generator, root: Message, inner: Message) -> No
 
 
 def _value(rng: np.random.Generator, field: FieldDescriptor, current: Any) -> Any:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return chosen(rng, [value.number for value in field.enum_type.values])
     if field.cpp_type in _RANGES:
         low, high = _RANGES[field.cpp_type]
-        if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM or rng.random() < 0.3:
+        if rng.random() < 0.3:
             small = int(rng.integers(-2, 30))
             return min(max(small, low), high)
         return min(max(chosen(rng, INTEGERS), low), high)

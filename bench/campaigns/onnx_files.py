@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,12 +47,19 @@ def bases(nodes: bool) -> list[bytes]:
     files = [proto.SerializeToString() for proto in protos]
     files += [file.read_bytes() for file in sorted(CORPUS.glob("*.onnx"))]
     if nodes:
-        from node_case import NODES, cases  # noqa: PLC0415 (takes seconds)
-
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            files += [case.model.SerializeToString() for case in cases(NODES).values()]
+        # In a process of its own: the data of the tests would fill the memory of every worker.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as executor:
+            files += executor.submit(_standard_tests).result()
     return [file for file in files if len(file) <= _LARGEST_BASE]
+
+
+def _standard_tests() -> list[bytes]:
+    """The models of the standard's tests of single operators."""
+    from node_case import NODES, cases  # noqa: PLC0415 (takes seconds)
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return [case.model.SerializeToString() for case in cases(NODES).values()]
 
 
 def _programs() -> list[onnx.ModelProto]:

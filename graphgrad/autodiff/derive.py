@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..errors import MissingGradientError
+from ..errors import GraphGradError, LoweringError, MissingGradientError
 from ..fallback.kernels.expressions import kernel_key
 from ..fallback.kernels.gradient import (
     GradientKernel,
@@ -78,7 +78,18 @@ def _legalization_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
         arguments = [expression_of(value) for value in inputs]
         copied_call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
         builder = KernelBuilder(emitter.builder)
-        return emitter.emit(legalize(builder, builder.normalize(copied_call)))
+        try:
+            lowered = legalize(builder, builder.normalize(copied_call))
+        except GraphGradError:
+            raise
+        # What TVM raises where operands or attributes contradict each other, which only a lowering
+        # looks at.
+        except (ValueError, TypeError, IndexError, ZeroDivisionError, RuntimeError) as error:
+            raise LoweringError(
+                f"{call.op.name} cannot be lowered with these operands, so it has no gradient: "
+                f"{str(error).strip().splitlines()[-1] if str(error).strip() else error!r}"
+            ) from error
+        return emitter.emit(lowered)
 
     return Rule(str(call.op.name), "composite", composite, origin="derived")
 

@@ -11,6 +11,7 @@ from tvm import relax
 from ..errors import ModelError
 from ..ir.arrays import to_tensor
 from ..ir.tensor import is_float
+from ..lower.pipeline import TargetLike
 from ..lower.pipeline import compile as compile_module
 from .compare import Arrays
 
@@ -22,14 +23,20 @@ class UncompilableError(ModelError):
 class Machine:
     """A compiled module with functions ``<name>`` and ``<name>_vjp``.
 
+    Parameters
+    ----------
+    mod : IRModule
+    target : str, dict or Target
+        As `graphgrad.target` takes it: this host.
+
     Raises
     ------
     UncompilableError
     """
 
-    def __init__(self, mod: tvm.IRModule):
+    def __init__(self, mod: tvm.IRModule, target: TargetLike = "llvm"):
         try:
-            executable = compile_module(mod)
+            executable = compile_module(mod, target)
         except Exception as error:  # lowering refuses in many ways
             raise UncompilableError(f"cannot be compiled: {last_line(error)}") from error
         self._vm = relax.VirtualMachine(executable, tvm.cpu())

@@ -22,6 +22,9 @@ from .compare import DEFAULT, Arrays, InputCheck, Tolerances
 from .machine import Machine
 from .point import check_orders
 
+_TARGET = {"kind": "llvm", "opt-level": 0}
+"""This host. Samples are small: LLVM's optimization would take longer than all of their runs."""
+
 _SYMBOLIC_EXTENT = 3
 """The extent that a symbolic dimension of a sample gets when it runs."""
 
@@ -60,7 +63,7 @@ class RuleChecker:
             mod = vjp(mod, f"case{index}", rules=rules)
             if order == 2 and sample.second_order:
                 mod = vjp(mod, f"case{index}_vjp", rules=rules)
-        self._machine = Machine(mod)
+        self._machine = Machine(mod, _TARGET)
 
     def check(self, index: int, seed: int = 0) -> list[InputCheck]:
         """Check one case to the order that was asked for.

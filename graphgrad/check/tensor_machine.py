@@ -10,10 +10,12 @@ import numpy as np
 import tvm
 from tvm import te
 
-from ..errors import LoweringError
+from ..errors import InputError, LoweringError
 from ..fallback.lowering.prim_func import lowered
 from ..fallback.walk import Expr, substituted
 from ..ir.arrays import to_numpy, to_tensor
+from ..lower.codegen.parallel import PIPELINE
+from ..memory.argument_checks import CHECKED
 from .compare import Arrays
 from .machine import UncompilableError, last_line
 from .promote import promote_array, promote_type
@@ -76,11 +78,19 @@ class TensorMachine:
 
         Raises
         ------
+        InputError
+            An input has not the type of its parameter, which kernels do not check.
         LoweringError
             It leaves elements of a result unwritten, or computes them from memory that is.
         """
         program = self._programs[name]
         extents = _extents(program.parameters, inputs)
+        for parameter, array in zip(program.parameters, inputs, strict=True):
+            shape, dtype = self._type(parameter, extents)
+            if array.shape != shape or array.dtype != dtype:
+                raise InputError(
+                    f"{parameter.op.name} is {dtype}{shape}, given {array.dtype}{array.shape}"
+                )
         results = [self._unwritten(result, extents) for result in program.results]
         self._module[name](*map(to_tensor, inputs), *results)
         arrays = [to_numpy(result) for result in results]
@@ -98,23 +108,41 @@ class TensorMachine:
 
     def _unwritten(self, result: te.Tensor, extents: list[tuple[Any, Expr]]) -> tvm.runtime.Tensor:
         """Memory for a result in which every bit is set: a NaN that no arithmetic makes."""
-        analyzer = tvm.sym.Analyzer()
-        shape = [int(analyzer.simplify(substituted(extent, extents))) for extent in result.shape]
-        ty = tvm.ir.PrimType(str(result.dtype))
-        dtype = np.dtype(str(promote_type(ty) if self.promoted else ty))
+        shape, dtype = self._type(result, extents)
         filled = np.full([*shape, dtype.itemsize], 0xFF, "uint8").view(dtype)[..., 0]
         return to_tensor(filled)
+
+    def _type(
+        self, tensor: te.Tensor, extents: list[tuple[Any, Expr]]
+    ) -> tuple[tuple[int, ...], np.dtype]:
+        """The shape and the dtype of the arrays that a tensor stands for."""
+        analyzer = tvm.sym.Analyzer()
+        shape = (int(analyzer.simplify(substituted(extent, extents))) for extent in tensor.shape)
+        ty = tvm.ir.PrimType(str(tensor.dtype))
+        return tuple(shape), np.dtype(str(promote_type(ty) if self.promoted else ty))
 
 
 def _compiled(functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
     """A module of machine code with some functions by name."""
     named = {
-        name: function.with_attr("global_symbol", name) for name, function in functions.items()
+        name: _without_checks(function).with_attr("global_symbol", name)
+        for name, function in functions.items()
     }
     try:
-        return tvm.compile(tvm.IRModule(named), target=tvm.target.Target(_TARGET)).mod
+        mod, target = tvm.IRModule(named), tvm.target.Target(_TARGET)
+        return tvm.compile(mod, target, tir_pipeline=PIPELINE).mod
     except Exception as error:  # lowering refuses in many ways
         raise UncompilableError(f"cannot be compiled: {last_line(error)}") from error
+
+
+def _without_checks(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
+    """A kernel that does not check its arguments, the larger part of its code.
+
+    With symbolic shapes it does, as the checks bind the symbols.
+    """
+    extents = (extent for parameter in function.params for extent in parameter.ty.shape)
+    is_static = all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
+    return function.with_attr(CHECKED, True) if is_static else function
 
 
 def _function(program: Program, rounded: bool = True) -> tvm.tirx.PrimFunc:

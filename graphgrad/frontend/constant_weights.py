@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from .onnx_graph import attribute, is_float, output_names, remove_nodes
+from .onnx_tensors import MOST_EXPANDED_BYTES
 from .weight_roles import Judge
 
 
@@ -80,4 +81,8 @@ def _held(
     ):
         return None
     fill = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
-    return np.broadcast_to(fill.reshape(()), tuple(numpy_helper.to_array(shape_tensor)))
+    shape = numpy_helper.to_array(shape_tensor).reshape(-1).tolist()
+    # What is no size, or too large for a weight that a file only describes, stays a node.
+    if fill.size != 1 or min(shape) < 0 or math.prod(shape) * fill.itemsize > MOST_EXPANDED_BYTES:
+        return None
+    return np.broadcast_to(fill.reshape(()), shape)

@@ -13,9 +13,13 @@ from .onnx_graph import STANDARD_DOMAINS
 from .onnx_tensors import load_tensors
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
-_MOST_BYTES = 2**31 - 1  # of one message
-
 OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
+
+INLINER_ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)
+"""What onnx's inliner raises of calls that do not fit, cycles and operator sets that disagree."""
+
+_MOST_BYTES = 2**31 - 1  # of one message
+_VERSIONS = 2**31  # of operator sets; onnx counts them in 32 bits
 
 
 def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
@@ -104,6 +108,10 @@ def _refuse_versions(proto: onnx.ModelProto, label: str) -> None:
         )
     newest = onnx.defs.onnx_opset_version()
     for opset in proto.opset_import:
+        if not 0 <= opset.version < _VERSIONS:
+            raise ModelError(
+                f"{label} uses version {opset.version} of {opset.domain!r}, which is no version"
+            )
         # Sets of other domains may have any version: their operators are looked up by name alone.
         if opset.domain not in STANDARD_DOMAINS or OLDEST_OPSET <= opset.version <= newest:
             continue

@@ -14,7 +14,7 @@ from .node_limit import nodes_when_inlined, refuse_many_nodes
 from .onnx_constants import densify
 from .onnx_graph import all_nodes, opset, output_names, readers
 from .onnx_importer import Converters, is_supported
-from .onnx_load import check, load
+from .onnx_load import INLINER_ERRORS, check, load
 from .split_initializers import split_initializers
 from .standard_functions import expand_standard_functions
 
@@ -78,7 +78,7 @@ def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
     refuse_many_nodes(nodes_when_inlined(proto, custom_functions), "inlining the model's functions")
     try:
         inlined = onnx.inliner.inline_selected_functions(proto, custom_functions, exclude=True)
-    except RuntimeError as error:  # calls that do not fit, operator sets that disagree
+    except INLINER_ERRORS as error:
         raise ModelError(f"the model's functions {names} cannot be inlined: {error}") from error
     proto.CopyFrom(inlined)
     return [f"model-local functions inlined: {', '.join(names)}"]

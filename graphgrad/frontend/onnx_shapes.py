@@ -16,6 +16,8 @@ from .onnx_tensors import check_data_type
 
 Shape = Sequence[int | None]
 
+_LARGEST_EXTENT = 2**31 - 1
+
 
 def input_types(
     graph: onnx.GraphProto, shapes: Mapping[str, Shape] | None
@@ -149,11 +151,11 @@ def _unranked(given_shape: Shape | None, dtype: str) -> relax.TensorType:
 
 
 def _extent(name: str, size: int) -> int:
-    """An extent that the file gives an input, which is a size."""
-    if size < 0:
+    """An extent that the file gives an input, which is a size that kernels can count to."""
+    if not 0 <= size <= _LARGEST_EXTENT:
         raise ModelError(
-            f"input {name!r} has the extent {size}: give the dimension a name (dim_param) if any "
-            "size is meant"
+            f"input {name!r} has the extent {size}, which is not from 0 to {_LARGEST_EXTENT}: give "
+            "the dimension a name (dim_param) if any size is meant"
         )
     return size
 

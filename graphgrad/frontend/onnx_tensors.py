@@ -20,12 +20,11 @@ from onnx import TensorProto, helper
 from ..errors import ModelError
 from .onnx_graph import subgraphs
 
-_MOST_AXES = 32  # of numpy 1's arrays
+MOST_AXES = 32  # of numpy 1's arrays
 _LARGEST_BYTES = 2**63 - 1
 
-_MOST_EXPANDED_BYTES = 1 << 28
-"""What sparse tensors may take up when they are made dense: files of bytes could ask for terabytes.
-"""
+MOST_EXPANDED_BYTES = 1 << 28
+"""What tensors that a file only describes may take up: a few bytes could ask for terabytes."""
 
 _MOST_READS = 8
 """How often over all the bytes of one external file may be read: tensors may share some."""
@@ -61,6 +60,7 @@ def load_tensors(proto: onnx.ModelProto, folder: Path | None, label: str) -> Non
     ModelError
         Names the tensor, and what is wrong with it.
     """
+    _check_texts(proto, label)
     external = _ExternalData(folder)
     expanded_bytes = 0
     graphs = [proto.graph, *proto.functions]
@@ -74,10 +74,10 @@ def load_tensors(proto: onnx.ModelProto, folder: Path | None, label: str) -> Non
     for sparse in (sparse for graph in graphs for sparse in _sparse_tensors(graph)):
         name = f"{label}: sparse tensor {sparse.values.name!r}"
         expanded_bytes += _size_in_bytes(sparse.values.data_type, sparse.dims, name)
-        if expanded_bytes > _MOST_EXPANDED_BYTES:
+        if expanded_bytes > MOST_EXPANDED_BYTES:
             raise ModelError(
                 f"{name} and those before it take {expanded_bytes:,} bytes when they are made "
-                f"dense, as they must be, and {_MOST_EXPANDED_BYTES:,} are served: store it dense"
+                f"dense, as they must be, and {MOST_EXPANDED_BYTES:,} are served: store it dense"
             )
 
 
@@ -179,8 +179,8 @@ def _checked_size(tensor: TensorProto, name: str) -> int:
 def _size_in_bytes(data_type: int, dims: Iterable[int], name: str) -> int:
     extents = list(dims)
     check_data_type(data_type, name)
-    if len(extents) > _MOST_AXES:
-        raise ModelError(f"{name} has {len(extents)} axes; {_MOST_AXES} are served")
+    if len(extents) > MOST_AXES:
+        raise ModelError(f"{name} has {len(extents)} axes; {MOST_AXES} are served")
     byte_count = -(-math.prod(extents) * _bits(data_type) // 8)
     # Without the zeros: numpy multiplies the others even if the tensor is empty.
     largest = math.prod(extent or 1 for extent in extents) * _bits(data_type)
@@ -229,6 +229,51 @@ def _check_strings(tensor: TensorProto, name: str) -> None:
             text.decode()
     except UnicodeDecodeError as error:
         raise ModelError(f"{name} holds what is no text: {error}") from error
+
+
+def _check_texts(proto: onnx.ModelProto, label: str) -> None:
+    """Raise unless names are text, and attributes have types, and values in all but functions."""
+    for opset in proto.opset_import:
+        _check_text(opset.domain, label)
+    for function in proto.functions:
+        names = [function.name, function.domain, *function.input, *function.output]
+        for name in (*names, *function.attribute):
+            _check_text(name, label)
+        _check_nodes(function, label, may_refer=True)
+    _check_nodes(proto.graph, label, may_refer=False)
+
+
+def _check_nodes(
+    graph: onnx.GraphProto | onnx.FunctionProto, label: str, *, may_refer: bool
+) -> None:
+    """Check the names and attributes of a graph, and of the graphs inside it."""
+    if isinstance(graph, onnx.GraphProto):
+        for value in (*graph.input, *graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                _check_text(dim.dim_param, label)
+            _check_text(value.name, label)
+        for tensor in graph.initializer:
+            _check_text(tensor.name, label)
+        for sparse in graph.sparse_initializer:
+            _check_text(sparse.values.name, label)
+    for node in graph.node:
+        for name in (node.name, node.op_type, node.domain, *node.input, *node.output):
+            _check_text(name, label)
+        for attribute in node.attribute:
+            where = f"{label}: attribute {attribute.name!r} of node {node.name!r} ({node.op_type})"
+            _check_text(attribute.name, label)
+            if attribute.type == onnx.AttributeProto.UNDEFINED:
+                raise ModelError(f"{where} has no type that ONNX knows")
+            if attribute.ref_attr_name and not may_refer:
+                raise ModelError(f"{where} is that of a function, but stands in none")
+        for inner in subgraphs(node):
+            _check_nodes(inner, label, may_refer=may_refer)
+
+
+def _check_text(name: str | bytes, label: str) -> None:
+    """Raise unless a name is text; protocol buffers give bytes where it is not."""
+    if not isinstance(name, str):
+        raise ModelError(f"{label}: the name {name!r} is no UTF-8: the file is damaged")
 
 
 def _dense_tensors(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:

@@ -7,7 +7,7 @@ import onnx.inliner
 
 from .onnx_graph import STANDARD_DOMAINS, all_nodes
 from .onnx_importer import Converters, is_supported
-from .onnx_load import check
+from .onnx_load import INLINER_ERRORS, check
 
 
 def expand_standard_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
@@ -105,7 +105,7 @@ def _inline(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> bool:
         inlined = onnx.inliner.inline_selected_functions(
             proto, operators, inline_schema_functions=True
         )
-    except RuntimeError:  # the type of an input cannot be inferred
+    except INLINER_ERRORS:  # also where the type of an input cannot be inferred
         inlined = proto
     is_inlined = inlined is not proto
     proto.CopyFrom(inlined)

@@ -16,6 +16,7 @@ from ..errors import ModelError
 from ..ir.tensor import is_float
 from ..tvm_fixes.hooks import onnx_converters
 from .onnx_graph import STANDARD_DOMAINS
+from .onnx_tensors import MOST_AXES
 
 # Operators of another domain that TVM's importer knows; it looks at names alone.
 _CONTRIBUTED = {
@@ -66,6 +67,10 @@ _SEQUENCES = frozenset(
         "SplitToSequence",
     }
 )
+
+
+_AXES = ("axes", "axis", "perm")
+"""Attributes that are axes."""
 
 
 def is_translated(domain: str, op_type: str) -> bool:
@@ -128,7 +133,17 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     A file stores 0.9 as the float32 nearest to it, which is 2e-8 off. The shortest decimal that
     rounds to the same float32 makes no difference in float32 arithmetic, and in float64 it is most
     likely the number that the author wrote.
+
+    Raises
+    ------
+    ModelError
+        An axis is none.
     """
+    for attribute in node.attribute:
+        axes = [*attribute.ints, attribute.i] if attribute.name in _AXES else []
+        # TVM cuts an axis off to 32 bits, which may leave one that exists.
+        if not all(-MOST_AXES <= axis < MOST_AXES for axis in axes):
+            raise ModelError(f"its {attribute.name} {axes[:-1] or axes} names an axis that is none")
     return {
         attribute.name: _meant(onnx.helper.get_attribute_value(attribute))
         for attribute in node.attribute

@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..errors import ModelError
 from ..ir.tensor import Tensor, type_shape
 from .define import call_op, define_op
 
@@ -35,6 +36,31 @@ def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Ten
     return x.emitter.emit(call)
 
 
+def check_border(shape: Sequence[Any], widths: Sequence[int], mode: str) -> None:
+    """Refuse a border of copies around an axis that has no elements.
+
+    Parameters
+    ----------
+    shape : sequence of int or expression
+        Of what is padded; of a symbolic extent it is not known whether it is empty.
+    widths : sequence of int
+        Before and after the first axis, then the second, and so on.
+    mode : str
+
+    Raises
+    ------
+    ModelError
+    """
+    for axis, extent in enumerate(shape):
+        before, after = widths[2 * axis : 2 * axis + 2]
+        if mode != "constant" and (before or after) and _is_zero(extent):
+            raise ModelError(
+                f"relax.nn.pad in mode {mode!r}: axis {axis} of the shape {list(shape)} is empty, "
+                f"so that its border of {before} and {after} elements has nothing to copy; give it "
+                "an element, or pad it with a constant"
+            )
+
+
 def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
     """The index of the element that the element `index` of a padded axis is a copy of.
 
@@ -49,6 +75,10 @@ def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
     period = _mirror_period(extent)
     phase = tirx.floormod(position, period)
     return tirx.if_then_else(phase < extent, phase, period - phase)
+
+
+def _is_zero(extent: Any) -> bool:
+    return isinstance(extent, int | tirx.IntImm) and int(extent) == 0
 
 
 def _mirror_period(extent: Any) -> Any:

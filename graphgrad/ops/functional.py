@@ -13,12 +13,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..errors import RuleError
 from ..ir.tensor import (
     Dimension,
     Emitter,
     Tensor,
     accumulator_dtype,
     bits,
+    dimension_text,
     operand,
     same_dimension,
     same_shape,
@@ -225,20 +227,27 @@ def sum_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
 
     Raises
     ------
-    ValueError
-        ``shape`` does not broadcast to ``x.shape``.
+    RuleError
+        ``shape`` does not broadcast to ``x.shape``, or has an extent of which nothing says whether
+        it is 1.
     """
     if same_shape(x.shape, shape):
         return x
     new_axes = x.ndim - len(shape)
     if new_axes < 0:
-        raise ValueError(f"{list(shape)} does not broadcast to {x.shape}")
+        raise RuleError(f"{list(shape)} does not broadcast to {x.shape}")
     axes = list(range(new_axes))
     for axis, extent in enumerate(shape):
         if same_dimension(x.shape[new_axes + axis], extent):
             continue
-        if not (isinstance(extent, int) and extent == 1):
-            raise ValueError(f"{list(shape)} does not broadcast to {x.shape}")
+        if not isinstance(extent, int):
+            raise RuleError(
+                f"{list(shape)} is broadcast to {x.shape}, but whether the extent "
+                f"{dimension_text(extent)} is 1 is known at run time only, and so is the "
+                "gradient's sum: give the extent a value, with shapes= of from_onnx"
+            )
+        if extent != 1:
+            raise RuleError(f"{list(shape)} does not broadcast to {x.shape}")
         axes.append(new_axes + axis)
     return reshape(reduce_sum(x, axes, keepdims=False), shape)
 

@@ -5,6 +5,7 @@ Half precision is computed in float32, and means are summed in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,12 +35,23 @@ def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor,
     epsilon : float
     """
     center, variance = moments(x, axes)
-    return x - center, op.rsqrt(variance + epsilon)
+    return x - center, inverse_deviation(variance, epsilon)
+
+
+def inverse_deviation(variance: Tensor, epsilon: float) -> Tensor:
+    """The inverse root (σ² + ε)^(−1/2), and NaN of a variance that is too large for its dtype.
+
+    As 0 it would make a constant of the normalized tensor, and nothing would tell that numbers have
+    run out.
+    """
+    regularized = variance + epsilon
+    is_lost = op.equal(regularized, math.inf)
+    return op.where(is_lost, math.nan, op.rsqrt(regularized))
 
 
 def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     """The inverse root (mean x² + ε)^(−1/2) of a mean over axes, which are kept with extent 1."""
-    return op.rsqrt(mean(x * x, axes) + epsilon)
+    return inverse_deviation(mean(x * x, axes), epsilon)
 
 
 def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:

@@ -10,6 +10,7 @@ from ..ops.moments import moments
 from ..ops.normalization import (
     ChannelGroups,
     collect,
+    inverse_deviation,
     inverse_root_mean_square,
     mean,
     spread,
@@ -61,7 +62,7 @@ def batch_norm(
     else:
         batch_mean, batch_variance = per_channel(old_mean), per_channel(old_variance)
     centered = x - batch_mean
-    r = op.reshape(op.rsqrt(batch_variance + attrs.epsilon), gamma.shape)
+    r = op.reshape(inverse_deviation(batch_variance, attrs.epsilon), gamma.shape)
     sum_ct = op.reduce_sum(ct, axes)
     sum_ct_x_hat = r * op.reduce_sum(ct * centered, axes)
     slope = gamma * r if attrs.scale else r
@@ -137,7 +138,7 @@ def _gradient_by_channels(
     extents = [x.shape[axis] for axis in positions]
     x, ct = op.widen(x), op.widen(ct)
     center, variance = moments(groups.apart(x), groups.axes(positions))
-    r = op.rsqrt(variance + attrs.epsilon)
+    r = inverse_deviation(variance, attrs.epsilon)
     centered = x - groups.along(center)
     sum_ct, sum_ct_centered = (
         op.reduce_sum(terms.astype("float64"), positions, keepdims=True)

@@ -14,6 +14,7 @@ from typing import Any
 import tvm_ffi
 
 from .errors import FolderError
+from .files import read_file
 from .manifest import fault
 
 FORMAT = "graphgrad-export-2"
@@ -53,9 +54,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        if os.path.getsize(_regular(folder, MANIFEST)) > _MOST_MANIFEST_BYTES:
-            raise FolderError(f"{path} is too large for a manifest")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_file(_regular(folder, MANIFEST), _MOST_MANIFEST_BYTES))
     except OSError as error:
         raise FolderError(f"{folder} holds no export: {error}") from error
     except (ValueError, RecursionError) as error:

@@ -72,8 +72,9 @@ def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
     if not entries or not accumulate:
         yield "it has no entries, or steps of no micro-batches"
     for index, entry in enumerate(entries):
-        if _names_and_dtypes(entry) != _names_and_dtypes(entries[0]):
-            yield f"entries[{index}] has other inputs than the first entry"
+        inputs = _names_and_dtypes(entry)
+        if inputs != _names_and_dtypes(entries[0]) or len(dict(inputs)) < len(inputs):
+            yield f"entries[{index}] has an input twice, or other ones than the first entry"
         if ("end_of_window" in entry["functions"]) != (accumulate > 1):
             yield f"entries[{index}] is of a step of another number of micro-batches"
         bounds = (entry["targets"] or {}).get("range")

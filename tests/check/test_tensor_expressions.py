@@ -205,3 +205,13 @@ def test_what_cannot_be_compiled():
     y = te.compute((2,), lambda i: tirx.fmod(X(i, 0), X(i, 1) + 2.0), name="fmod")
     with pytest.raises(gg.ModelError, match="cannot be compiled"):
         gg.check_grads((y, X))
+
+
+@pytest.mark.parametrize("array", [np.ones(4), np.ones(3, "float32")], ids=["shape", "dtype"])
+def test_a_compiled_program_refuses_arrays_that_do_not_fit(array):
+    """Its kernels do not look at their arguments."""
+    x = te.placeholder((3,), "float32", name="x")
+    machine = TensorMachine({"main": Program([x], [te.compute((3,), lambda i: 2.0 * x[i])])})
+    np.testing.assert_array_equal(machine.run("main", [np.ones(3)])[0], [2, 2, 2])
+    with pytest.raises(gg.InputError, match=r"x is float64\(3,\), given"):
+        machine.run("main", [array])

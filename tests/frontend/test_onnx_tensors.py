@@ -169,11 +169,12 @@ def test_inputs_of_unknown_dtypes(dtype):
         gg.from_onnx(proto)
 
 
-def test_inputs_of_negative_extents():
+def test_inputs_of_extents_that_are_none():
     proto = model()
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    with pytest.raises(ModelError, match="input 'x' has the extent -1"):
-        gg.from_onnx(proto)
+    for size in (-1, 2**31, 2**63 - 1):
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
+        with pytest.raises(ModelError, match=f"input 'x' has the extent {size}"):
+            gg.from_onnx(proto)
 
 
 def test_constants_that_tvm_has_no_dtype_of():
@@ -182,6 +183,148 @@ def test_constants_that_tvm_has_no_dtype_of():
     proto = model(four_bits)
     proto.graph.node[0].op_type = "Add"
     with pytest.raises(ModelError):
+        gg.from_onnx(proto)
+
+
+@pytest.mark.parametrize("perm", [[1, -(2**63), 2], [0, 1, 2**32 + 2]])
+def test_axes_of_more_than_32_bits(perm):
+    """Cut off to 32 bits, as TVM does it, they are axes."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 3, 4] x) => (float[A, B, C] y) { y = Transpose <perm = [0, 1, 2]> (x) }"""
+    )
+    proto.graph.node[0].attribute[0].ints[:] = perm
+    with pytest.raises(ModelError, match="names an axis that is none"):
+        gg.from_onnx(proto)
+
+
+def replaced(proto, old, new):
+    """A model with a name in its file replaced by other bytes of the same length."""
+    data = proto.SerializeToString()
+    assert data.count(old) and len(old) == len(new)
+    return onnx.ModelProto.FromString(data.replace(old, new))
+
+
+@pytest.mark.parametrize("name", [b"MatMul", b"some_node", b"weight", b"x_input", b"batch_size"])
+def test_names_that_are_no_text(name):
+    proto = model(numpy_helper.from_array(W, "weight"))
+    node = proto.graph.node[0]
+    node.input[:], node.name = ["x_input", "weight"], "some_node"
+    proto.graph.input[0].name = "x_input"
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch_size"
+    with pytest.raises(ModelError, match="is no UTF-8"):
+        load(replaced(proto, name, b"\xff" * len(name)))
+
+
+def test_attributes_without_type_and_of_no_function():
+    proto = model()
+    attribute = proto.graph.node[0].attribute.add(name="a", i=1)
+    with pytest.raises(ModelError, match=r"attribute 'a'.* has no type"):
+        load(proto)
+    attribute.type, attribute.ref_attr_name = onnx.AttributeProto.INT, "b"
+    with pytest.raises(ModelError, match="is that of a function, but stands in none"):
+        load(proto)
+
+
+def test_a_tensor_in_the_place_of_a_sequence():
+    """Its elements would be counted to the end of time."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2147483647] x, float[2] t) => (float[2] y) { y = SequenceInsert (x, t) }"""
+    )
+    with pytest.raises(ModelError, match=r"no sequence|not valid ONNX"):
+        gg.from_onnx(proto)
+
+
+@pytest.mark.parametrize(
+    "nodes, attribute, message",
+    [
+        ("y, z = Split <num_outputs = 2> (x)", "num_outputs", "but it has 2 outputs"),
+        (
+            "y, z = Scan <num_scan_inputs = 1, body = b (float a, float c) => (float d, float e)"
+            " { d = Add (a, c)  e = Identity (c) }> (i, x)",
+            "num_scan_inputs",
+            "but it has 2 inputs",
+        ),
+    ],
+)
+def test_counts_that_fill_the_memory(nodes, attribute, message):
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[4] x, float i) => (float[A] y, float[B] z) {{ {nodes} }}"""
+    )
+    [count] = [a for a in proto.graph.node[0].attribute if a.name == attribute]
+    count.i = 2**31 - 1
+    with pytest.raises(ModelError, match=f"its {attribute} is 2147483647, {message}"):
+        gg.from_onnx(proto)
+
+
+def test_operands_that_only_a_lowering_looks_at():
+    """Each axis has its scale, but the zero points are those of a matrix."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[1, 3, 3, 2] x, float[3] s, uint8[3, 3] p) => (float[1, 3, 3, 2] y)
+        { y = DequantizeLinear (x, s, p) }"""
+    )
+    with pytest.raises(gg.errors.GraphGradError):
+        gg.vjp(gg.from_onnx(proto).mod, wrt=["s"])
+
+
+@pytest.mark.parametrize("version", [2**31, -(2**63)])
+def test_versions_of_more_than_32_bits(version):
+    proto = model()
+    proto.graph.node[0].domain = "ai.onnx.ml"
+    proto.opset_import.add(domain="ai.onnx.ml", version=version)
+    with pytest.raises(ModelError, match="which is no version"):
+        load(proto)
+
+
+def test_a_call_of_a_standard_function_that_lacks_an_input():
+    """onnx's inliner refuses it by a ValueError."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (seq(float[N]) x) => (seq(float[N]) y, seq(float[M]) z) {
+          y, z = SequenceMap <body = b (float[N] i, float[M] j) => (float[N] k, float[M] l)
+            { k = Identity (i)  l = Identity (j) }> (x)
+        }"""
+    )
+    with pytest.raises(ModelError):
+        gg.from_onnx(proto)
+
+
+def test_an_extent_that_may_be_1_and_is_broadcast():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3] x, float[N] z) => (float[3] y) { y = Max (x, z, x) }"""
+    )
+    with pytest.raises(gg.errors.RuleError, match="whether the extent N is 1 is known at run time"):
+        gg.vjp(gg.from_onnx(proto).mod, wrt=["z"])
+    gg.vjp(gg.from_onnx(proto, shapes={"z": (1,)}).mod, wrt=["z"])
+
+
+@pytest.mark.parametrize("sizes", [(-1, 4), (2**31 - 1, 2**16)])
+def test_weights_that_a_file_only_describes(sizes):
+    """A shape of no size, or of one that fills the memory, is not made a parameter."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, 4] x) => (float[N, M] y) <int64[2] s = {4, 4}>
+        { w = ConstantOfShape (s)  y = MatMul (x, w) }"""
+    )
+    proto.graph.initializer[0].int64_data[:] = sizes
+    try:
+        assert "w" not in gg.from_onnx(proto).params
+    except ModelError as error:
+        assert str(error)
+
+
+def test_functions_in_a_circle():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[4] x) => (float[4] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17, "own" : 1]> f (x) => (z) { z = own.h (x) }
+        <domain: "own", opset_import: ["" : 17, "own" : 1]> h (x) => (z) { z = own.f (x) }"""
+    )
+    with pytest.raises(ModelError, match=r"Cycle|cannot be inlined"):
         gg.from_onnx(proto)
 
 

@@ -56,3 +56,41 @@ def test_small_cotangents_of_large_values_do_not_vanish(norm):
     narrow = [array.astype("float32") for array in arrays]
     found = gradients(norm, (2, 64, 12), *narrow, dtype="float32")[1]
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
+
+
+def emitted(call, *items):
+    """A norm of a tensor of images, channels and positions whose parameters are all the same."""
+
+    def build(builder, x, g):
+        y = builder.emit(call(x, g))
+        return builder.emit(relax.TupleGetItem(y, items[0])) if items else y
+
+    return build
+
+
+def channels_last(x):
+    return op.permute_dims(x, [0, 2, 1])
+
+
+NORMS = {
+    "batch_norm": emitted(lambda x, g: op.nn.batch_norm(x, g, g, g, g, axis=1), 0),
+    "group_norm": emitted(lambda x, g: op.nn.group_norm(x, g, g, 2, 1, [2])),
+    "instance_norm": emitted(lambda x, g: op.nn.instance_norm(x, g, g, 1, [2])),
+    "layer_norm": emitted(lambda x, g: op.nn.layer_norm(channels_last(x), g, g, [-1])),
+    "rms_norm": emitted(lambda x, g: op.nn.rms_norm(channels_last(x), g, [-1])),
+}
+
+
+@pytest.mark.parametrize("rules", ["auto", "derived"])
+@pytest.mark.parametrize("name", NORMS)
+def test_variance_beyond_float32_is_not_silent(name, rules):
+    """It gives NaN, in the value and in the gradients, so that a training step refuses it."""
+    shape = (2, 4, 3)
+    mod = gg.vjp(function(NORMS[name], (shape, "float32"), ((4,), "float32")), rules=rules)
+    (x,) = random_arrays(shape, dtype="float32")
+    ones = np.ones(4, "float32")
+    ct = np.ones(shape if "norm" in name and name[0] in "bgi" else (2, 3, 4), "float32")
+    for size, is_lost in ((1e15, False), (1e22, True)):
+        y, x_bar, scale_bar = run(mod, "main_vjp", x * np.float32(size), ones, ct)
+        for array in (y, x_bar, scale_bar):
+            assert np.isnan(array).all() if is_lost else np.isfinite(array).all()

@@ -76,7 +76,7 @@ def test_states_of_others(loaded, made, tmp_path):
     (tmp_path / "damaged").write_bytes((made / "saved").read_bytes()[:-1])
     before = held(loaded)
     for name, message in [
-        ("momentum", "another model or optimizer"),
+        ("momentum", "was saved by SGD"),
         ("settings", "was saved by Adam"),
         ("model", "another model or optimizer"),
         ("damaged", "damaged"),

@@ -149,8 +149,8 @@ def scan_node(node: Node) -> tuple[Tensor, ...]:
     """State variables behind the steps of the body, one for each slice of the inputs."""
     if node.opset < 9:
         return _batched_scan(node)
-    count = node.attribute("num_scan_inputs")
     values = [node.tensor(index) for index in range(len(node.inputs))]
+    count = _scanned_count(node, len(values))
     start, rows = values[:-count], values[-count:]
     axes = _per_tensor(node, "scan_input_axes", count)
     backwards = _per_tensor(node, "scan_input_directions", count)
@@ -166,8 +166,8 @@ def _batched_scan(node: Node) -> tuple[Tensor, ...]:
     """The outputs of a Scan of version 8: for each element of a batch, a loop of its own."""
     if node.has(0):
         raise ModelError("its sequence_lens is not served: export with opset 9 or later")
-    count = node.attribute("num_scan_inputs")
     values = [node.tensor(index) for index in range(1, len(node.inputs))]
+    count = _scanned_count(node, len(values))
     backwards = _per_tensor(node, "directions", count)
 
     def element(carry: None, row: list[Tensor]) -> tuple[None, list[Tensor]]:
@@ -188,6 +188,14 @@ def _scanned(
         return values[: len(state)], values[len(state) :]
 
     return scan(step, list(start), list(rows))
+
+
+def _scanned_count(node: Node, most: int) -> int:
+    """How many of the inputs, of which there are `most`, a Scan goes along."""
+    count = node.attribute("num_scan_inputs")
+    if not 1 <= count <= most:
+        raise ModelError(f"its num_scan_inputs is {count}, but it has {most} inputs")
+    return count
 
 
 def _per_tensor(node: Node, name: str, count: int) -> list[int]:

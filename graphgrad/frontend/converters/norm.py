@@ -11,7 +11,7 @@ from ...errors import ModelError
 from ...ir.tensor import Tensor, same_shape
 from ...ops import functional as op
 from ...ops.moments import moments
-from ...ops.normalization import mean, normalize
+from ...ops.normalization import inverse_deviation, mean, normalize
 from .node import Node, converter
 
 _MICROSOFT = "com.microsoft"
@@ -179,7 +179,7 @@ def _statistics(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor,
     """The mean and the inverse standard deviation, in the dtype in which they are computed."""
     wide = op.widen(x)
     average, variance = moments(wide, axes)
-    return average, op.rsqrt(variance + epsilon)
+    return average, inverse_deviation(variance, epsilon)
 
 
 def _per_channel(x: Tensor, groups: int, members: int) -> Tensor:

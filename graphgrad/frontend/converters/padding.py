@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import ModelError
 from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
+from ...ops.border import check_border
 from ...ops.movement import slice_from, unslice
 from .node import Node, converter
 from .shape import axes_of, normalized
@@ -90,6 +91,7 @@ def _copied(x: Tensor, before: Sequence[Any], after: Sequence[Any], mode: str) -
         ]
         x = slice_from(x, list(range(x.ndim)), cut_before, [1] * x.ndim, shape)
     borders = _pairs([max(width, 0) for width in before], [max(width, 0) for width in after])
+    check_border(x.shape, borders, mode)
     return op.pad(x, borders, pad_mode=mode)
 
 

@@ -13,6 +13,8 @@ from ...ops.movement import slice_from
 from .node import Node, converter
 from .shape import normalized
 
+_MOST_PARTS = 1 << 14
+
 
 @converter("SequenceInsert")
 def sequence_insert(node: Node) -> relax.Tuple:
@@ -20,7 +22,10 @@ def sequence_insert(node: Node) -> relax.Tuple:
 
     A negative position counts from the end, where TVM's importer is off by one.
     """
-    tensors = list(node.inputs[0])
+    sequence = node.inputs[0]
+    if sequence is None or not isinstance(sequence.ty, relax.TupleType):
+        raise ModelError("its first input is no sequence")
+    tensors = list(sequence)
     value = node.constant(2)
     position = len(tensors) if value is None else int(value.item())
     if not -len(tensors) <= position <= len(tensors):
@@ -70,4 +75,6 @@ def _sizes(node: Node, extent: Dimension) -> list[int]:
     size = 1 if split is None else int(split)
     if size < 1:
         raise ModelError(f"its parts have an extent of {size}: 1 or more is needed")
+    if extent > _MOST_PARTS * size:
+        raise ModelError(f"it has {-(-extent // size)} parts; {_MOST_PARTS} are served")
     return [min(size, extent - start) for start in range(0, extent, size)]

@@ -108,7 +108,10 @@ def split(node: Node) -> tuple[Tensor, ...]:
     (axis,) = normalized([node.attribute("axis", 0)], x.ndim)
     sizes = node.dimensions(1) or node.attribute("split", None)
     if sizes is None:
-        sizes = _equal_sizes(x.shape[axis], node.attribute("num_outputs", node.output_count))
+        count = node.attribute("num_outputs", node.output_count)
+        if count != node.output_count:
+            raise ModelError(f"its num_outputs is {count}, but it has {node.output_count} outputs")
+        sizes = _equal_sizes(x.shape[axis], count)
     starts = accumulate(sizes[:-1], initial=0)
     if all(isinstance(d, int) and d > 0 for d in [*sizes, x.shape[axis]]) and len(sizes) > 1:
         return tuple(op.split(x, list(starts)[1:], axis=axis))

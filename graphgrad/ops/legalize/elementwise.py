@@ -88,9 +88,16 @@ def _not(condition: Any) -> Any:
     return tirx.Select(condition, tirx.const(False, "bool"), tirx.const(True, "bool"))
 
 
+def _equal(a: Any, b: Any) -> Any:
+    """Whether elements are equal; TVM would compare booleans as floats."""
+    if str(a.ty.dtype) == "bool":
+        a, b = a.astype("int8"), b.astype("int8")
+    return tirx.EQ(a, b)
+
+
 def _not_equal(a: Any, b: Any) -> Any:
     """Whether elements differ: NaN differs from everything, itself too; stock code says no."""
-    return _not(a == b)
+    return _not(_equal(a, b))
 
 
 def _floor_mod(a: Any, b: Any) -> Any:
@@ -206,6 +213,7 @@ def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
 
 
 _lower("relax.atanh", _accurate_near_zero(tirx.atanh, _ATANH_TERMS))
+_lower("relax.equal", _equal)
 _lower("relax.ewise_fma", _fma)
 _lower("relax.floor_mod", _floor_mod)
 _lower("relax.log_add_exp", _log_add_exp)

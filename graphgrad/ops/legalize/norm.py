@@ -58,7 +58,7 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
             ]
         else:
             mean, variance = running
-        slope = op.rsqrt(variance + float(attrs.epsilon))
+        slope = normalization.inverse_deviation(variance, float(attrs.epsilon))
         slope = gamma * slope if attrs.scale else slope
         y = (x - per_channel(mean)) * per_channel(slope)
         y = y + per_channel(beta) if attrs.center else y

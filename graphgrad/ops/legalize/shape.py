@@ -9,7 +9,8 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from ..border import origin
+from ..border import check_border, origin
+from ..indexing import outside_value
 from .table import legalization
 
 
@@ -48,13 +49,21 @@ def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     attrs = call.attrs
     widths = [int(width) for width in attrs.pad_width]
     mode = str(attrs.pad_mode)
+    shape = list(call.args[0].ty.shape.values)
+    check_border(shape, widths, mode)
+    # Where a symbolic extent is 0 there is nothing to copy: no element outside may be read.
+    may_be_empty = [
+        extent
+        for extent, before, after in zip(shape, widths[::2], widths[1::2], strict=True)
+        if (before or after) and not isinstance(extent, tirx.IntImm)
+    ]
 
     def constant(x: te.Tensor) -> te.Tensor:
         return topi.nn.pad(x, widths[::2], widths[1::2], attrs.pad_value)
 
     def copied(x: te.Tensor) -> te.Tensor:
         def element(*indices: Any) -> Any:
-            return x(
+            value = x(
                 *(
                     origin(i, before, extent, mode) if before or after else i
                     for i, before, after, extent in zip(
@@ -62,6 +71,10 @@ def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
                     )
                 )
             )
+            if not may_be_empty:
+                return value
+            exists = tirx.all(*(extent > 0 for extent in may_be_empty))
+            return tirx.if_then_else(exists, value, outside_value(str(x.dtype)))
 
         return te.compute(call.ty.shape.values, element, name="pad")
 

@@ -49,6 +49,11 @@ def hangs(case):
     time.sleep(60)
 
 
+def computes(case):
+    while True:
+        pass
+
+
 def grows(case):
     hoard = []
     while True:
@@ -94,6 +99,13 @@ def journal(tmp_path_factory):
 def test_outcomes(journal):
     outcomes = journal.outcomes()
     assert [outcomes[index].outcome for index in range(len(JUDGES))] == EXPECTED
+
+
+def test_computing_takes_time_as_waiting_does(tmp_path):
+    journal = campaign.Journal(tmp_path, "busy", 0)
+    [outcome] = campaign.run(campaign.Campaign("busy", computes), [0], journal, seconds=0.3)
+    assert outcome.outcome == campaign.OVER_TIME
+    assert outcome.kind.endswith("test_campaign.py:computes")
 
 
 def test_kinds_name_where_it_failed(journal):

@@ -186,3 +186,11 @@ def test_sign(dtype):
     )
     (y,) = run(function(lambda _, x: op.sign(x), ((3,), dtype)), "main", x)
     np.testing.assert_array_equal(y, np.sign(x.astype("float64")).astype(x.dtype))
+
+
+@pytest.mark.parametrize("name", ["equal", "not_equal"])
+def test_booleans_are_compared(name):
+    x, y = np.array([True, True, False, False]), np.array([True, False, True, False])
+    call = function(lambda _, a, b: getattr(op, name)(a, b), ((4,), "bool"), ((4,), "bool"))
+    (z,) = run(call, "main", x, y)
+    np.testing.assert_array_equal(z, getattr(np, name)(x, y))

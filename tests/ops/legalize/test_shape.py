@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.errors import GraphGradError
+from graphgrad.errors import GraphGradError, ModelError
 from tests.running import F64, function, run
 
 DTYPES = ["float64", "float32", "float16", "int64"]
@@ -138,3 +138,26 @@ def test_stock_meshgrid_types_xy_as_ij():
     assert [int(extent) for extent in mod["main"].ret_ty.fields[0].shape] == [2, 3]
     with pytest.raises(GraphGradError, match="meshgrid"):
         gg.vjp(mod)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_border_of_copies_around_nothing_is_refused(mode):
+    mod = function(
+        lambda builder, x: builder.emit(relax.op.nn.pad(x, (0, 0, 1, 2), pad_mode=mode)),
+        ((2, 0), F64),
+    )
+    with pytest.raises(ModelError, match=r"axis 1 of the shape .* is empty"):
+        gg.compile(mod)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_border_around_a_symbolic_axis_without_elements_is_missing(mode):
+    n = tvm.tirx.Var("n", "int64")
+    mod = function(
+        lambda builder, x: builder.emit(relax.op.nn.pad(x, (0, 0, 1, 2), pad_mode=mode)),
+        ((2, n), F64),
+    )
+    (empty,) = run(mod, "main", np.zeros((2, 0)))
+    np.testing.assert_array_equal(empty, np.full((2, 3), np.nan))
+    (single,) = run(mod, "main", np.ones((2, 1)))
+    np.testing.assert_array_equal(single, np.ones((2, 4)))
