@@ -1,4 +1,4 @@
-"""What docs/training.md promises: results do not depend on threads, on the process, or on the cache."""
+"""The promise of docs/training.md: results depend neither on threads, nor on process or cache."""
 
 import os
 import subprocess
