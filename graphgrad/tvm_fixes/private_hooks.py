@@ -109,7 +109,7 @@ HOOKS = (
     ),
     Hook(
         "`Module._collect_dso_modules`, `runtime._ffi_api.ModulePackImportsToLLVM`",
-        r"_collect_dso_modules|from tvm\.runtime import _ffi_api|ModulePackImportsToLLVM",
+        r"_collect_dso_modules|from tvm\.runtime import .*_ffi_api|ModulePackImportsToLLVM",
         "libraries whose objects are emitted by several threads: `export_library` emits one after "
         "the other",
         "`export_library` in parallel",
