@@ -149,11 +149,11 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
     try:
         # An input that was broadcast gets the sum over all elements that it was copied to.
         return op.sum_to(value, primal.shape).astype(primal.dtype)
-    except ValueError:
+    except RuleError as error:
         raise RuleError(
             f"{rule.location}: the rule for {rule.op} returned a cotangent of shape "
-            f"{value.shape} for input {index} of shape {primal.shape}"
-        ) from None
+            f"{value.shape} for input {index} of shape {primal.shape}: {error}"
+        ) from error
 
 
 def _emitted(rule: Rule, emitter: Emitter, index: int, result: Any) -> Tensor:
