@@ -152,7 +152,7 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
     except RuleError as error:
         raise RuleError(
             f"{rule.location}: the rule for {rule.op} returned a cotangent of shape "
-            f"{value.shape} for input {index} of shape {primal.shape}"
+            f"{value.shape} for input {index} of shape {primal.shape}: {error}"
         ) from error
 
 
