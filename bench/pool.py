@@ -25,7 +25,8 @@ SIGNAL, TIME, MEMORY = "signal", "time", "memory"
 """Why a worker ended: by a signal or by leaving on its own, or because it broke a limit."""
 
 _POLL_SECONDS = 0.05
-_LAST_WORDS_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 10
+"""For a worker to say where it is; on a busy machine it waits for its turn."""
 _END = object()
 
 
@@ -187,10 +188,17 @@ class _Worker:
 
     def _killed(self, cause: str, reason: str, elapsed: float) -> Served:
         """What came of a case that broke a limit; the worker is let say first where it is."""
+        size = self._log_size()
+        end = time.monotonic() + _LAST_WORDS_SECONDS
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, signal.SIGUSR1)
-            self._process.join(_LAST_WORDS_SECONDS)
+            while self._log_size() == size and self._process.is_alive() and time.monotonic() < end:
+                time.sleep(_POLL_SECONDS)
+            self._process.join(10 * _POLL_SECONDS)  # what has begun is written to its end
         return self._dead(cause, reason, elapsed)
+
+    def _log_size(self) -> int:
+        return os.fstat(self._log.fileno()).st_size
 
     def _dead(self, cause: str, reason: str, elapsed: float) -> Served:
         self._log.seek(0)
