@@ -54,6 +54,27 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
             case.operator in ("ReduceMax", "ReduceMin") and bool(np.isnan(case.arrays["x0"]).any())
         )
     ),
+    "onnxruntime's MaxPool keeps or drops a NaN by where in the window it is; graphgrad keeps it, "
+    "as PyTorch does": (
+        lambda case, oracle: case.operator == "MaxPool" and bool(np.isnan(case.arrays["x0"]).any())
+    ),
+    "a bound that Clip leaves out before opset 11 is the largest float, which makes infinities "
+    "finite; graphgrad keeps them, as newer opsets do, so that they are seen": (
+        lambda case, oracle: (
+            case.operator == "Clip"
+            and case.opset < 11
+            and not {"min", "max"} <= set(case.attributes)
+            and bool(np.isinf(case.arrays["x0"]).any())
+        )
+    ),
+    "where an axis of one element lies is told by nobody for align_corners: onnxruntime, the "
+    "standard's reference and PyTorch (whose 0 is followed) take three coordinates": (
+        lambda case, oracle: (
+            case.operator == "AffineGrid"
+            and case.attributes.get("align_corners") == 1
+            and bool((case.constants["x1"][2:] == 1).any())
+        )
+    ),
     "onnxruntime's logarithms and exponentials of integers are those of integers": (
         lambda case, oracle: case.operator.startswith("ReduceLogSum") and _dtype(case) not in FLOATS
     ),

@@ -31,8 +31,9 @@ ONNXRUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 IN_FLOAT32 = "onnxruntime in float32"
 """Whose results count."""
 
-_WRITTEN_OUT = ("Attention", "Gelu", "GroupNormalization")
-"""Operators that onnxruntime writes out as the standard defines them, with constants in float32."""
+_WITH_FLOAT32 = ("Attention", "BatchNormalization", "Gelu", "GroupNormalization")
+"""Operators that onnxruntime computes with constants in float32: those of the standard's
+definition, or the momentum that a file leaves out."""
 
 _TOLERANCES = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Of each dtype, relative to an element and to the largest one, if that is below 1."""
@@ -86,7 +87,7 @@ def judge(cases: Sequence[Case]) -> list[Judgment]:
         case, oracle = cases[index], expected[index]
         if oracle.oracle == REFERENCE:
             oracle = replace(oracle, outputs=_in_our_floats(ours, oracle.outputs))
-        is_coarse = oracle.oracle != ONNXRUNTIME or case.operator in _WRITTEN_OUT
+        is_coarse = oracle.oracle != ONNXRUNTIME or case.operator in _WITH_FLOAT32
         least = "float32" if is_coarse else ""
         difference = ours if isinstance(ours, str) else compare(ours, oracle.outputs, least)
         reason = exclusion(case, oracle.oracle) if difference else ""
