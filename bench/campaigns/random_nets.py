@@ -231,7 +231,10 @@ def _grow(net: Net) -> bool:
     shares = np.array([kind.share for kind in kinds], float)
     kind = kinds[int(net.rng.choice(len(kinds), p=shares / shares.sum()))]
     marks = len(net.nodes), len(net.weights), len(net.tables), len(net.values)
-    result = kind.add(net, value)
+    try:
+        result = kind.add(net, value)
+    except ValueError:
+        result = value  # the reference fails: it has no windows in padding, and few gathers
     ordinary = all(_is_ordinary(v) for v in list(net.values.values())[marks[3] :])
     if result != value and ordinary:
         return True
@@ -605,6 +608,8 @@ def resize(net: Net, x: str) -> str:
     factors = [1, 1, net.pick(0.5, 1.5, 2.0), net.pick(0.6, 1.0, 2.0)]
     if transform == "align_corners":
         factors[2:] = [2.0, 3.0]  # what a fractional size means to it is read in several ways
+    if mode == "nearest":
+        factors[2:] = [net.pick(0.5, 1.5, 2.0), 2.0]  # others end on borders, but for rounding
     scales = net.table(factors, "float32")
     attributes = {"mode": mode, "coordinate_transformation_mode": transform}
     if mode == "nearest":
