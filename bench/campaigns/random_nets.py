@@ -608,6 +608,8 @@ def resize(net: Net, x: str) -> str:
     factors = [1, 1, net.pick(0.5, 1.5, 2.0), net.pick(0.6, 1.0, 2.0)]
     if transform == "align_corners":
         factors[2:] = [2.0, 3.0]  # what a fractional size means to it is read in several ways
+    if transform == "pytorch_half_pixel":
+        factors[2:] = [max(1.0, factor) for factor in factors[2:]]  # nor what one element is
     if mode == "nearest":
         factors[2:] = [net.pick(0.5, 1.5, 2.0), 2.0]  # others end on borders, but for rounding
     scales = net.table(factors, "float32")
