@@ -213,6 +213,8 @@ def _work(connection: Connection, log: str, judge: Callable[[Any], Any]) -> None
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    # Anew: TVM, if it was imported since, put a handler of its own before that of the parent.
+    faulthandler.disable()
     faulthandler.enable(2)
     faulthandler.register(signal.SIGUSR1, 2)
     while True:

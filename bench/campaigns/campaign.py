@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -352,11 +353,11 @@ def _kind(error: BaseException) -> str:
 
 def _frames_of_log(log: str) -> list[str]:
     """The innermost functions of the stack that `faulthandler` wrote, outermost first."""
-    # Of several threads, the one at work comes last.
+    # Of several threads, the one at work comes last. TVM's own handler may add frames of C, which
+    # are written a little differently.
     thread = log[max(log.rfind("Current thread"), log.rfind("\nThread "), 0) :]
-    frames = []
-    for line in thread.splitlines():
-        if line.startswith('  File "'):
-            file, _, function = line[8:].partition('", line ')
-            frames.append(f"{Path(file).name}:{function.partition(' in ')[2]}")
+    frames = [
+        f"{Path(file).name}:{function}"
+        for file, function in re.findall(r'^  File "(.+)", line \d+ in (.+)$', thread, re.M)
+    ]
     return frames[:_FRAMES][::-1]
