@@ -5,9 +5,10 @@ from importlib.abc import Traversable
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from ..errors import ModelError
+from ..frontend.onnx_load import external_files_of
+from ..runtime.files import open_file
 from ..train.data import DIGITS
 
 _CHUNK_BYTES = 1 << 20
@@ -30,10 +31,10 @@ def file_digests(model: str | Path | onnx.ModelProto, data: str | None) -> dict[
             digests["model"] = hashlib.sha256(model.SerializeToString()).hexdigest()
         else:
             digests["model"] = _of_files(Path(model))
-            if external_files := _external_files(Path(model)):
+            if external_files := external_files_of(Path(model)):
                 digests["external data of the model"] = _of_files(*external_files)
         digests["data"] = _of_files(DIGITS if data is None else Path(data))
-    except (OSError, DecodeError):
+    except (OSError, ModelError):
         pass
     return digests
 
@@ -42,18 +43,8 @@ def _of_files(*files: Traversable) -> str:
     """SHA-256 of what some files hold, one after the other."""
     digest = hashlib.sha256()
     for path in files:
-        with path.open("rb") as file:
+        # A file of a user's may be a pipe, or a device without end.
+        with open_file(path) if isinstance(path, Path) else path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()
-
-
-def _external_files(model: Path) -> list[Path]:
-    """The files beside a model that hold some of its weights."""
-    proto = onnx.load(model, format="protobuf", load_external_data=False)
-    locations = {
-        ExternalDataInfo(tensor).location
-        for tensor in proto.graph.initializer
-        if uses_external_data(tensor)
-    }
-    return [model.parent / location for location in sorted(locations)]

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..errors import ModelError
 from .onnx_graph import STANDARD_DOMAINS
-from .onnx_tensors import load_tensors
+from .onnx_tensors import external_files, load_tensors
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
 OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
@@ -65,6 +65,17 @@ def check(proto: onnx.ModelProto) -> None:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"the model is not valid ONNX: {error}") from error
+
+
+def external_files_of(path: Path) -> list[Path]:
+    """The files beside that of a model which hold data of its tensors.
+
+    Raises
+    ------
+    ModelError
+        The file is no ONNX model, or names one that is not in its folder.
+    """
+    return external_files(_read(path), path.parent, f"the ONNX file {path}")
 
 
 def _read(path: Path) -> onnx.ModelProto:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -18,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ..errors import ModelError
+from ..runtime.files import open_file
 from .onnx_graph import subgraphs
 
 MOST_AXES = 32  # of numpy 1's arrays
@@ -110,7 +110,7 @@ class _ExternalData:
         if tensor.data_type == TensorProto.STRING:
             raise ModelError(f"{name} keeps strings in external data, which ONNX has no form for")
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        path = self._path(self._folder, entries.get("location", ""), name)
+        path = _external_path(self._folder, entries.get("location", ""), name)
         offset = _natural(entries.get("offset", "0"), f"{name}: the offset of its external data")
         if "length" in entries:
             length = _natural(entries["length"], f"{name}: the length of its external data")
@@ -122,44 +122,65 @@ class _ExternalData:
         try:
             tensor.raw_data = self._bytes(path, offset, byte_count, name)
         except OSError as error:
-            raise ModelError(f"{name}: its external data cannot be read: {error}") from error
+            raise ModelError(
+                f"{name}: its external data are no file, or cannot be read: {error}"
+            ) from error
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
 
-    @staticmethod
-    def _path(folder: Path, location: str, name: str) -> Path:
-        """The file of a location, which is inside the folder, links followed."""
-        relative = PurePosixPath(location.replace("\\", "/"))
-        is_inside = location and "\0" not in location and not relative.is_absolute()
-        if is_inside and ".." not in relative.parts:
-            path = Path(os.path.realpath(folder / relative))
-            if path.is_relative_to(os.path.realpath(folder)):
-                return path
-        raise ModelError(
-            f"{name} keeps its values at {location[:200]!r}, which is no file in the folder of the "
-            "model: external data are read from there alone"
-        )
-
     def _bytes(self, path: Path, offset: int, byte_count: int, name: str) -> bytes:
-        # Not blocking: a pipe would wait for a writer for ever.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{name}: its external data {path} are no file")
-            if offset + byte_count > status.st_size:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if offset + byte_count > size:
                 raise ModelError(
                     f"{name}: its external data end at byte {offset + byte_count}, but {path} has "
-                    f"{status.st_size}: it is truncated, or belongs to another model"
+                    f"{size}: it is truncated, or belongs to another model"
                 )
             self._bytes_read[path] += byte_count
-            if self._bytes_read[path] > _MOST_READS * status.st_size:
+            if self._bytes_read[path] > _MOST_READS * size:
                 raise ModelError(
                     f"{name} and those before it read the bytes of {path} more than {_MOST_READS} "
                     "times over: let nodes share a tensor"
                 )
             file.seek(offset)
             return file.read(byte_count)
+
+
+def external_files(proto: onnx.ModelProto, folder: Path, label: str) -> list[Path]:
+    """The files that hold data of a model's tensors, in the order of their locations.
+
+    Raises
+    ------
+    ModelError
+        One is not in the folder of the model.
+    """
+    _check_texts(proto, label)
+    locations = {
+        entry.value: tensor.name
+        for graph in (proto.graph, *proto.functions)
+        for tensor in _dense_tensors(graph)
+        if tensor.data_location == TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [
+        _external_path(folder, location, f"{label}: tensor {name!r}")
+        for location, name in sorted(locations.items())
+    ]
+
+
+def _external_path(folder: Path, location: str, name: str) -> Path:
+    """The file of a location, which is inside the folder, links followed."""
+    relative = PurePosixPath(location.replace("\\", "/"))
+    is_inside = location and "\0" not in location and not relative.is_absolute()
+    if is_inside and ".." not in relative.parts:
+        path = Path(os.path.realpath(folder / relative))
+        if path.is_relative_to(os.path.realpath(folder)):
+            return path
+    raise ModelError(
+        f"{name} keeps its values at {location[:200]!r}, which is no file in the folder of the "
+        "model: external data are read from there alone"
+    )
 
 
 def _natural(text: str, name: str) -> int:

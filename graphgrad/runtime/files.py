@@ -17,6 +17,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 try:
     import fcntl
@@ -139,19 +140,32 @@ def recover_folder(destination: Path) -> None:
             os.rename(_aside(destination), destination)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """A regular file, opened to be read; waits for nobody, as opening a pipe would.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is a pipe, a device or a folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "no regular file", str(path))
+
+
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; waits for nobody, as reading a pipe would.
+    """The content of a file.
 
     Raises
     ------
     OSError
         It cannot be read, is no regular file, or has more than `most_bytes`.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(descriptor, "rb") as file:
-        file_stat = os.fstat(descriptor)
-        if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_size > most_bytes:
-            raise OSError(errno.EINVAL, "no regular file, or too large", str(path))
+    with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, "too large", str(path))
         return file.read(most_bytes)
 
 

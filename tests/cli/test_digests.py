@@ -1,4 +1,5 @@
 import hashlib
+import os
 
 import numpy as np
 import onnx
@@ -54,3 +55,23 @@ def test_what_cannot_be_read_is_left_to_those_who_read_it(tmp_path, content):
     if content is not None:
         (tmp_path / "m.onnx").write_bytes(content)
     assert set(file_digests(str(tmp_path / "m.onnx"), None)) <= {"model"}
+
+
+@pytest.mark.parametrize("location", ["/dev/zero", "pipe", "../m.onnx", "a\0b"])
+def test_what_a_model_may_not_read_is_not_read(files, tmp_path, location):
+    """Devices without end and pipes that nobody writes would be read for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    proto = models.mlp((4, 8, 3))
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    model = tmp_path / "hostile.onnx"
+    model.write_bytes(proto.SerializeToString())
+    assert file_digests(str(model), None).keys() == {"model"}
+
+
+def test_pipes_have_none(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert file_digests(str(tmp_path / "pipe"), None) == {}
+    assert file_digests(models.mlp((4, 8, 3)), str(tmp_path / "pipe")).keys() == {"model"}
