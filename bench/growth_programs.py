@@ -67,19 +67,19 @@ def grid_sample(size: int, corners: int) -> onnx.ModelProto:
     image = graph("Reshape", "image", np.array([3, size * size]))
     axes = []
     for axis in range(2):
-        place = graph("Gather", "grid", np.array(axis), axis=1)
-        place = graph("Mul", graph("Add", place, 1.0), size / 2 - 0.5)
-        first = graph("Round" if corners == 1 else "Floor", place)
-        axes.append((place, [first, graph("Add", first, 1.0)][:corners]))
+        position = graph("Gather", "grid", np.array(axis), axis=1)
+        position = graph("Mul", graph("Add", position, 1.0), size / 2 - 0.5)
+        first = graph("Round" if corners == 1 else "Floor", position)
+        axes.append((position, [first, graph("Add", first, 1.0)][:corners]))
     total = None
     for row in axes[0][1]:
         for column in axes[1][1]:
             index = graph("Mul", _inside(graph, row, size), np.array(size))
             index = graph("Add", index, _inside(graph, column, size))
             value = graph("Gather", image, index, axis=1)
-            for place, corner in ((axes[0][0], row), (axes[1][0], column)):
+            for position, corner in ((axes[0][0], row), (axes[1][0], column)):
                 if corners == 2:
-                    distance = graph("Abs", graph("Sub", place, corner))
+                    distance = graph("Abs", graph("Sub", position, corner))
                     value = graph("Mul", value, graph("Sub", 1.0, distance))
             total = value if total is None else graph("Add", total, value)
     assert total is not None

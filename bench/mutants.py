@@ -145,9 +145,9 @@ def copied(folder: Path) -> Path:
 def report(results: dict[str, Any], judges: list[str]) -> str:
     """Return a table of the mutants, and of the test that noticed each first."""
     rows = []
-    for found in results.values():
-        cells = [(found[j] or {}).get("noticed_by", "not run") or "NOBODY" for j in judges]
-        rows.append([found["name"], found["path"], str(found["mapped"]["tests"]), *cells])
+    for result in results.values():
+        cells = [(result[j] or {}).get("noticed_by", "not run") or "NOBODY" for j in judges]
+        rows.append([result["name"], result["path"], str(result["mapped"]["tests"]), *cells])
     return table(["mutant", "file", "tests", *(f"noticed by {j}" for j in judges)], rows)
 
 
@@ -167,25 +167,25 @@ def main() -> int:
         tree = copied(Path(folder))
         for mutant in chosen:
             facts_of_mutant = asdict(mutant)
-            found = results.get(mutant.name, {})
-            if any(found.get(key) != value for key, value in facts_of_mutant.items()):
-                found = {**facts_of_mutant, "mapped": None, "smoke": None}
-            if not (found["mapped"] and found["mapped"]["noticed_by"]):
-                found["mapped"] = judge(mutant, tree, mutant.arguments())
+            verdict = results.get(mutant.name, {})
+            if any(verdict.get(key) != value for key, value in facts_of_mutant.items()):
+                verdict = {**facts_of_mutant, "mapped": None, "smoke": None}
+            if not (verdict["mapped"] and verdict["mapped"]["noticed_by"]):
+                verdict["mapped"] = judge(mutant, tree, mutant.arguments())
             if arguments.smoke:
-                found["smoke"] = found["smoke"] or judge(mutant, tree, ["-m", "smoke"])
-            results[mutant.name] = found
+                verdict["smoke"] = verdict["smoke"] or judge(mutant, tree, ["-m", "smoke"])
+            results[mutant.name] = verdict
             if file:
                 file.write_text(json.dumps(results, indent=1), "utf-8")
             if sys.stderr.isatty():
-                print(f"{mutant.name}: {found['mapped']['noticed_by']}", file=sys.stderr)
+                print(f"{mutant.name}: {verdict['mapped']['noticed_by']}", file=sys.stderr)
     shown = {mutant.name: results[mutant.name] for mutant in chosen}
     judges = ["mapped", "smoke"] if arguments.smoke else ["mapped"]
     if arguments.json:
         print(json.dumps({"mutants": shown, "machine": facts(), "versions": versions()}))
     else:
         print(report(shown, judges))
-    return int(any(not found["mapped"]["noticed_by"] for found in shown.values()))
+    return int(any(not verdict["mapped"]["noticed_by"] for verdict in shown.values()))
 
 
 if __name__ == "__main__":

@@ -340,8 +340,8 @@ def _parser(campaign: Campaign) -> argparse.ArgumentParser:
 
 
 def _counts(journal: Journal) -> dict[str, int]:
-    found = Counter(outcome.outcome for outcome in journal.outcomes().values())
-    return {outcome: found[outcome] for outcome in OUTCOMES}
+    counts = Counter(outcome.outcome for outcome in journal.outcomes().values())
+    return {outcome: counts[outcome] for outcome in OUTCOMES}
 
 
 def _kind(error: BaseException) -> str:

@@ -173,7 +173,7 @@ def judge_writer(writer: Writer, fault: str, folder: Path, rng: np.random.Genera
             with open(done, "ab") as file:
                 file.write(b".")
 
-    def with_fault() -> None:
+    def write_with_fault() -> None:
         if fault == LOST:
             _write_and_lose(write, root, shelf, crashed, at, rng)
         elif fault == KILLED:
@@ -184,7 +184,7 @@ def judge_writer(writer: Writer, fault: str, folder: Path, rng: np.random.Genera
             with contextlib.suppress(*writer.errors), _bad_disk(root, at, code):
                 write()
 
-    code = in_process(with_fault)
+    code = in_process(write_with_fault)
     if code not in (0, -9):
         raise Disagreement(f"a writer raised an error that is not ours or of files: {fault}")
     if crashed.exists():

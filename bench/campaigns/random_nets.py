@@ -101,9 +101,9 @@ class Net:
         """Add a node; the name of its first output."""
         names = [f"v{len(self.nodes)}_{k}" for k in range(outputs)]
         node = helper.make_node(operator, inputs, names, f"n{len(self.nodes)}", **attributes)
-        known = {**self.values, **self.weights, **self.tables}
-        results = evaluate_node(node, [known.get(name) for name in inputs], self.opset)
-        if operator == "MaxPool" and not _as_inferred(node, known[inputs[0]], results[0]):
+        arrays = {**self.values, **self.weights, **self.tables}
+        results = evaluate_node(node, [arrays.get(name) for name in inputs], self.opset)
+        if operator == "MaxPool" and not _as_inferred(node, arrays[inputs[0]], results[0]):
             return inputs[0]  # the reference confuses some paddings
         self.nodes.append(node)
         self.values.update(zip(names, results, strict=True))

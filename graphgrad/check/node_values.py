@@ -104,7 +104,8 @@ def compare_with_onnxruntime(
         The inputs do not fit the model, or its results are random.
     """
     runtime = _onnxruntime()
-    model = from_onnx(path_or_proto)
+    proto = load(path_or_proto)
+    model = from_onnx(proto)
     if is_seeded(specialize(model, training=None)):
         raise InputError(
             "the model has a dropout in training form: its values are random, and cannot be "
@@ -112,7 +113,6 @@ def compare_with_onnxruntime(
         )
     subject = of_model(model, inputs, generator or np.random.default_rng(0))
     arrays = dict(zip(model.inputs, subject.arrays, strict=False))
-    proto = load(path_or_proto)
     nodes = {name: node for node in proto.graph.node for name in node.output if name}
     theirs = _run_onnxruntime(runtime, proto, nodes, arrays)
     ours = _run(proto, theirs, arrays)

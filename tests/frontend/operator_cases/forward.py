@@ -157,7 +157,7 @@ def _expected(case: Case) -> _Expected:
     Where it refuses that too, those of the standard's reference.
     """
     try:
-        return _Expected(_by_onnxruntime(case.model, case.arrays), ONNXRUNTIME)
+        return _Expected(by_onnxruntime(case.model, case.arrays), ONNXRUNTIME)
     except Exception as error:  # each kind of refusal has a type of its own
         reason = _sentence(error)
     for function, oracle in ((_by_onnxruntime_in_float32, IN_FLOAT32), (_by_reference, REFERENCE)):
@@ -166,7 +166,8 @@ def _expected(case: Case) -> _Expected:
     return _Expected(None, "", reason)
 
 
-def _by_onnxruntime(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def by_onnxruntime(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a model in onnxruntime, each node as the file has it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -183,7 +184,7 @@ def _by_onnxruntime_in_float32(case: Case) -> list[np.ndarray]:
     if case.operator in ("Cast", "CastLike", "EyeLike"):  # they name a dtype themselves
         raise ValueError("the dtype is part of the case")
     narrow = case.in_float32()
-    outputs = _by_onnxruntime(narrow.model, narrow.arrays)
+    outputs = by_onnxruntime(narrow.model, narrow.arrays)
     return [a.astype(first.dtype) if a.dtype == np.float32 else a for a in outputs]
 
 
