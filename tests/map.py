@@ -16,6 +16,10 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 
 OF_FOLDER = {
+    "graphgrad/fallback/scans": [
+        "frontend/converters/test_random_recurrent.py",
+        "ops/test_random_loops.py",
+    ],
     "graphgrad/frontend/converters": ["frontend/converters/test_defaults.py"],
     "graphgrad/registry": [
         f"registry/test_{name}.py" for name in ("rules", "torch", "kinks", "singular")
