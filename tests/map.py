@@ -17,10 +17,6 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 
 OF_FOLDER = {
-    "graphgrad/fallback/scans": [
-        "frontend/converters/test_random_recurrent.py",
-        "ops/test_random_loops.py",
-    ],
     "graphgrad/frontend/converters": ["frontend/converters/test_defaults.py"],
     "graphgrad/registry": [
         f"registry/test_{name}.py" for name in ("rules", "torch", "kinks", "singular")
@@ -36,6 +32,8 @@ OF_FOLDER = {
         "fallback/scans/test_checkpoints.py",
         "fallback/lowering/test_scans.py",
         "ops/test_scan.py",
+        "ops/test_random_loops.py",
+        "frontend/converters/test_random_recurrent.py",
     ],
 }
 """Tests that go through all files of a folder, such as those of each rule on its samples."""

@@ -24,6 +24,6 @@ def test_what_is_wrong_is_kept(recurrences, tmp_path, monkeypatch):
         raise recurrences.DisagreementError("gradient 1 at (0, 2) is 1.0, expected 2.0")
 
     monkeypatch.setattr(recurrences, "judge", wrong)
-    with pytest.raises(Disagreement, match="loop: gradient 1$"):
+    with pytest.raises(Disagreement, match=r"loop: gradient 1$"):
         recurrences.judge_loop(Case("recurrences", 0, 0, tmp_path))
     assert "expected 2.0" in (tmp_path / "difference.txt").read_text()
