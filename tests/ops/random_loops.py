@@ -21,6 +21,9 @@ from tests.fallback.choices import Choices
 op = relax.op
 Tensor = torch.Tensor
 
+EPSILON = 2.0**-6
+"""Of norms: a number that float32 holds, in which ONNX keeps it."""
+
 LARGEST = 20_000
 """Elements of a value of a step, at most."""
 
@@ -171,9 +174,9 @@ OPERATIONS: dict[str, Operation] = {
         lambda g, x, w: g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])),
     ),
     "layer_norm": Operation(
-        lambda x, gain, bias: op.nn.layer_norm(x, gain, bias, [-1], epsilon=1e-2),
-        lambda x, gain, bias: torch.nn.functional.layer_norm(x, gain.shape, gain, bias, 1e-2),
-        lambda g, x, gain, bias: g.node("LayerNormalization", x, gain, bias, epsilon=1e-2),
+        lambda x, gain, bias: op.nn.layer_norm(x, gain, bias, [-1], epsilon=EPSILON),
+        lambda x, gain, bias: torch.nn.functional.layer_norm(x, gain.shape, gain, bias, EPSILON),
+        lambda g, x, gain, bias: g.node("LayerNormalization", x, gain, bias, epsilon=EPSILON),
     ),
     "softmax": Operation(
         lambda x: op.nn.softmax(x, -1),
