@@ -22,7 +22,7 @@ from tests.fallback.choices import Choices
 from tests.frontend.operator_cases import Case
 from tests.frontend.operator_cases.draw import Draw, element_type
 from tests.frontend.operator_cases.recurrent import ACTIVATIONS, FUNCTIONS, layer
-from tests.ops.loop_judge import Function, compare, judge, results
+from tests.ops.loop_judge import Function, compare, dtype_of, judge, results
 from tests.ops.random_loops import OPERATIONS, WITHOUT_ROWS, Graph, Loop, random_loop
 
 Tensor = torch.Tensor
@@ -54,10 +54,9 @@ class Recurrent:
     def judge(self, alone: bool = True, target: Any = "llvm") -> None:
         """Compare results with onnxruntime's, where it serves the model, and all with the twin."""
         arrays = list(self.arrays.values())
-        dtype = next(str(array.dtype) for array in arrays if array.dtype.kind == "f")
         theirs = self.by_onnxruntime()
         if theirs is not None:
-            compare("result of onnxruntime", theirs, results(self.twin, arrays), dtype)
+            compare("result of onnxruntime", theirs, results(self.twin, arrays), dtype_of(arrays))
         model = gg.from_onnx(self.model)
         assert model.inputs == list(self.arrays)
         judge(specialize(model, None), arrays, self.twin, alone, target)

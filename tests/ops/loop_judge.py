@@ -55,40 +55,61 @@ def judge(
     DisagreementError
         Unless PyTorch's results move as far when the arrays move by their last digits.
     """
-    expected = results(twin, arrays)
-    dtype = next(str(array.dtype) for array in arrays if array.dtype.kind == "f")
-    cotangents = _cotangents(expected, dtype)
+    dtype = dtype_of(arrays)
+    given = [*arrays, *_cotangents(results(twin, arrays), dtype)]
     both = gg.vjp(mod)
     if not alone:
         del both["main"]
     machine = relax.VirtualMachine(gg.compile(both, target), tvm.cpu())
-    tensors = [to_tensor(array) for array in (*arrays, *cotangents)]
+    tensors = list(map(to_tensor, given))
     outputs, gradients = map(flat, machine["main_vjp"](*tensors))
-    compute = partial(results, twin)
-    _check("result", outputs, compute, arrays, dtype)
+    compute = partial(results, _differentiated(twin, len(arrays)))
+    count = len(outputs)
+    _check("result", outputs, lambda moved: compute(moved)[:count], given, dtype)
+    _check("gradient", gradients, lambda moved: compute(moved)[count:], given, dtype)
     if alone:
         outputs = flat(machine["main"](*tensors[: len(arrays)]))
-        _check("result alone", outputs, compute, arrays, dtype)
-    differentiate = partial(gradients_of, twin, cotangents)
-    _check("gradient", gradients, differentiate, arrays, dtype)
+        _check("result alone", outputs, partial(results, twin), arrays, dtype)
+
+
+def gradient(
+    mod: tvm.IRModule, arrays: Sequence[np.ndarray], twin: Function
+) -> tuple[tvm.IRModule, list[np.ndarray], Function]:
+    """Return results and gradients of a function, of arrays and cotangents, as `judge` takes it."""
+    both = gg.vjp(mod)
+    both["main"] = both["main_vjp"].with_attr("global_symbol", "main")
+    del both["main_vjp"]
+    cotangents = _cotangents(results(twin, arrays), dtype_of(arrays))
+    return both, [*arrays, *cotangents], _differentiated(twin, len(arrays))
+
+
+def _differentiated(twin: Function, arity: int) -> Function:
+    """What a function of some arguments computes, and its gradients, given cotangents as well."""
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        with torch.enable_grad():
+            # Floats of which there is no graph yet begin one.
+            given = [
+                t.clone().requires_grad_() if t.is_floating_point() and not t.requires_grad else t
+                for t in tensors[:arity]
+            ]
+            wrt = [tensor for tensor in given if tensor.is_floating_point()]
+            outputs = list(twin(*given))
+            floats = [output for output in outputs if output.is_floating_point()]
+            pairs = zip(floats, tensors[arity:], strict=True)
+            loss = sum((output * cotangent).sum() for output, cotangent in pairs)
+            found = torch.autograd.grad(
+                loss, wrt, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+        return [*outputs, *found]
+
+    return run
 
 
 def results(twin: Function, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return what a function computes in float64."""
     with torch.no_grad():
-        return [result.numpy() for result in twin(*map(_tensor, arrays))]
-
-
-def gradients_of(
-    twin: Function, cotangents: Sequence[np.ndarray], arrays: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """Return PyTorch's gradients by all floats, in float64."""
-    tensors = list(map(_tensor, arrays))
-    floats = [tensor.requires_grad_() for tensor in tensors if tensor.is_floating_point()]
-    outputs = [output for output in twin(*tensors) if output.is_floating_point()]
-    loss = sum((o * _tensor(c)).sum() for o, c in zip(outputs, cotangents, strict=True))
-    found = torch.autograd.grad(loss, floats, allow_unused=True, materialize_grads=True)
-    return [gradient.numpy() for gradient in found]
+        return [result.detach().numpy() for result in twin(*map(_tensor, arrays))]
 
 
 def _check(
@@ -158,6 +179,11 @@ def _moves(
         for move, there, here in zip(moves, compute(moved), theirs, strict=True):
             np.maximum(move, np.abs(there.astype("float64") - here), out=move)
     return moves
+
+
+def dtype_of(arrays: Sequence[np.ndarray]) -> str:
+    """Return the dtype of those arrays that are of floats."""
+    return next(str(array.dtype) for array in arrays if array.dtype.kind == "f")
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tvm import relax
+from tvm import relax, tirx
 
 import graphgrad as gg
 from tests.fallback.choices import Choices
@@ -265,6 +265,13 @@ class Loop:
     """A body with arrays: those of the first carry, of the rows of all steps, and of the outside.
 
     Floats are float64, whatever the dtype of the program.
+
+    Attributes
+    ----------
+    symbols : dict of str to int
+        Extents that are symbolic: ``time``, the first of rows, and ``batch``.
+    of_batch : set of int
+        The numbers of the arrays that have the batch as an extent.
     """
 
     body: Body
@@ -272,6 +279,8 @@ class Loop:
     rows: list[np.ndarray]
     outer: list[np.ndarray]
     dtype: str
+    symbols: frozenset[str] = frozenset()
+    of_batch: frozenset[int] = frozenset()
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -282,10 +291,16 @@ class Loop:
     def module(self) -> Any:
         """Return a module whose ``main`` is the loop."""
         builder = relax.BlockBuilder()
-        params = [
-            relax.Var(f"x{number}", relax.TensorType(array.shape, str(array.dtype)))
-            for number, array in enumerate(self.arrays)
-        ]
+        symbols = {name: tirx.Var(name, "int64") for name in sorted(self.symbols)}
+        params = []
+        for number, array in enumerate(self.arrays):
+            shape: list[Any] = list(array.shape)
+            is_row = len(self.start) <= number < len(self.start) + len(self.rows)
+            if is_row:
+                shape[0] = symbols.get("time", shape[0])
+            if number in self.of_batch:
+                shape[is_row] = symbols.get("batch", shape[is_row])
+            params.append(relax.Var(f"x{number}", relax.TensorType(shape, str(array.dtype))))
         with builder.function("main", params):
             with builder.dataflow():
                 last, results = self.body.in_relax(*self.grouped(params))
@@ -304,7 +319,8 @@ class Loop:
         return items[:first], items[first:second], items[second:]
 
     def __str__(self) -> str:
-        lines = [f"{self.dtype}, {len(self.rows[0]) if self.rows else WITHOUT_ROWS} steps"]
+        steps = len(self.rows[0]) if self.rows else WITHOUT_ROWS
+        lines = [f"{self.dtype}, {steps} steps; symbolic: {', '.join(sorted(self.symbols))}"]
         groups = {"carry": self.start, "row": [row[0] for row in self.rows], "outer": self.outer}
         number = 0
         for name, arrays in groups.items():
@@ -373,6 +389,7 @@ class Author:
         self.start: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
         self.outer: list[np.ndarray] = []
+        self.of_batch: list[int] = []
         self.body = Body(0, 0)
         self.values: list[Tensor] = []
         self.is_tiny = choices.chance(0.3)
@@ -380,7 +397,7 @@ class Author:
     def write(self, dtype: str) -> Loop:
         """Write a loop of random extents."""
         choices = self.choices
-        steps = choices.integer(1, 9)
+        steps = choices.integer(1, 9 if choices.chance(0.9) else 40)
         self.batch = choices.integer(1, 3) if self.is_tiny else choices.integer(1, 17)
         self.widths = [self._width(), self._width()]
         self.counter = self.lengths = None
@@ -402,7 +419,10 @@ class Author:
         for _ in range(choices.integer(2, 9)):
             self._move()
         self._finish()
-        return self._loop(dtype)
+        symbols = {name for name in ("time", "batch") if choices.chance(0.15)}
+        if "inner" in {name for name, _, _ in self._pending}:
+            symbols -= {"batch"}  # a kernel in the body has static extents
+        return self._loop(dtype, frozenset(symbols))
 
     def _width(self) -> int:
         return self.choices.integer(1, 3) if self.is_tiny else self.choices.integer(5, 130)
@@ -417,8 +437,13 @@ class Author:
     def _array(self, shape: Sequence[int], scale: float = 1.0) -> np.ndarray:
         return scale * self.generator.uniform(-1, 1, list(shape))
 
-    def _outside(self, array: np.ndarray) -> int:
-        """Return the number of a new value that the body reads from outside."""
+    def _outside(self, array: np.ndarray, has_batch: bool = False) -> int:
+        """Return the number of a new value that the body reads from outside.
+
+        The first extent of one that has a batch is that.
+        """
+        if has_batch:
+            self.of_batch.append(len(self.outer))
         self.outer.append(array)
         self.values.append(torch.from_numpy(np.asarray(array)))
         self._pending.append((None, [len(self.outer) - 1], {}))
@@ -545,7 +570,7 @@ class Author:
         elif kind == "length" and self.counter is not None and a in self._of_batch():
             if self.lengths is None:
                 lengths = self.generator.integers(0, self.steps + 2, [self.batch, 1])
-                self.lengths = self._outside(lengths)
+                self.lengths = self._outside(lengths, has_batch=True)
             self._add("where", self._add("less", self.counter, self.lengths), b, c)
         else:
             self._add("where_greater", a, b, c)
@@ -577,7 +602,7 @@ class Author:
         width = self.values[a].shape[-1]
         rows = [n for n in self._of_batch() if self.values[n].shape[1] == width]
         if not rows:
-            rows = [self._outside(self._array([self.batch, width]))]
+            rows = [self._outside(self._array([self.batch, width]), has_batch=True)]
         self._add("contract", a, self._recent(rows))
 
     def _attend(self) -> None:
@@ -666,11 +691,11 @@ class Author:
     def _of_shape(self, shape: list[int]) -> int:
         """A value of a shape, made of another one by a product."""
         rows = self._of_batch()
-        x = self._recent(rows) if rows else self._outside(self._array([self.batch, 3]))
+        x = self._recent(rows) if rows else self._outside(self._array([self.batch, 3]), True)
         product = self._add("matmul", x, self._weight(self.values[x].shape[1], shape[1]))
         if len(shape) == 2:
             return product
-        return self._add("outer", product, self._outside(self._array([self.batch, shape[2]])))
+        return self._add("outer", product, self._outside(self._array([self.batch, shape[2]]), True))
 
     def _swap(self, following: list[int]) -> None:
         """Let two states of one shape take each other's place."""
@@ -683,7 +708,7 @@ class Author:
                 following[place], following[other] = following[other], following[place]
                 return
 
-    def _loop(self, dtype: str) -> Loop:
+    def _loop(self, dtype: str, symbols: frozenset[str]) -> Loop:
         """The loop, with what is outside numbered before the instructions."""
         inside = len(self.start) + len(self.rows)
         numbers = list(range(inside))
@@ -702,7 +727,11 @@ class Author:
         ]
         self.body.following = [numbers[n] for n in self.body.following]
         self.body.results = [numbers[n] for n in self.body.results]
-        return Loop(self.body, self.start, self.rows, self.outer, dtype)
+        given = [a.shape for a in (*self.start, *(row[0] for row in self.rows))]
+        of_batch = {n for n, shape in enumerate(given) if shape}
+        of_batch |= {inside + number for number in self.of_batch}
+        of_batch = frozenset(of_batch)
+        return Loop(self.body, self.start, self.rows, self.outer, dtype, symbols, of_batch)
 
 
 def random_loop(choices: Choices, is_known: Callable[[str], bool] = lambda name: True) -> Loop:

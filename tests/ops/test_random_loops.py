@@ -42,6 +42,16 @@ def test_results_and_gradients_are_those_of_torch(loops, judge, block):
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{loop}")
 
 
+@pytest.mark.parametrize(
+    "seed", [100, 101, *(pytest.param(n, marks=pytest.mark.slow) for n in range(102, 110))]
+)
+def test_gradients_of_gradients_are_those_of_torch(loops, judge, seed):
+    from tests.ops.loop_judge import gradient
+
+    loop = loops.random_loop(Choices(seed))
+    judge(*gradient(loop.module(), loop.arrays, loop.in_torch), False, FAST)
+
+
 def test_a_loop_is_the_same_when_played_back(loops):
     choices = Choices(3)
     loop = loops.random_loop(choices)
@@ -57,6 +67,7 @@ def test_all_operations_and_dtypes_come(loops):
     assert operations == loops.OPERATIONS.keys()
     assert {loop.dtype for loop in drawn} == {"float32", "float64"}
     assert any(loop.body.following[0] == 1 for loop in drawn)  # a state in the place of another
+    assert {"time", "batch"} == set.union(*(set(loop.symbols) for loop in drawn))
     widest = max(array.shape[-1] for loop in drawn for array in loop.start if array.ndim)
     assert widest > 64
 

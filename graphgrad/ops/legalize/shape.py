@@ -142,6 +142,17 @@ def slice_scatter(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, *call.args[:3], primfunc_name_hint="slice_scatter")
 
 
+@legalization("relax.strided_slice")
+def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a slice; the stock form refuses negative axes of a symbolic shape."""
+    x, axes, *bounds = call.args
+    if isinstance(axes, relax.Tuple):
+        numbers = [relax.prim_value(int(axis) % x.ty.ndim) for axis in axes]
+        axes = builder.normalize(relax.Tuple(numbers))
+    stock = call.op.get_attr("FLegalize")
+    return stock(builder, relax.Call(call.op, [x, axes, *bounds], call.attrs))
+
+
 def _triangle(builder: relax.BlockBuilder, call: relax.Call, keeps: Callable[..., Any]) -> Any:
     """Lower a triangle of matrices; stock TVM refuses diagonals that int32 cannot number."""
 

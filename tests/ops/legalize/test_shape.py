@@ -82,6 +82,16 @@ def symbolic_slice_scatter():
     )
 
 
+@pytest.mark.parametrize("extent", [4, "n"])
+@pytest.mark.parametrize("strides", [None, [2]])
+def test_slice_along_a_negative_axis(extent, strides):
+    rows = tvm.tirx.Var(extent, "int64") if extent == "n" else extent
+    mod = call(relax.op.strided_slice, (rows, 5), F64, [-1], [1], [4], strides)
+    x = counted(4, 5)
+    (y,) = run(mod, "main", x)
+    np.testing.assert_array_equal(y, x[:, 1 : 4 : strides[0] if strides else 1])
+
+
 def test_slice_scatter_of_a_symbolic_axis():
     x, y, ct = counted(5, 2), -counted(2, 2), 10 * counted(5, 2)
     z, x_bar, y_bar = run(gg.vjp(symbolic_slice_scatter()), "main_vjp", x, y, ct)
