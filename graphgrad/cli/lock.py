@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import ArgumentError
-
-try:
-    import fcntl
-except ImportError:  # Windows: a second run is not noticed there
-    fcntl = None  # type: ignore[assignment]
+from ..runtime.files import lock
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; the operating system lets go of it when the process ends.
+
+    On Windows, which has no such locks, a second run is not noticed.
 
     Raises
     ------
@@ -43,8 +41,7 @@ def _acquire(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor, wait=False)
             # The run before may have removed the file since it was opened.
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor

@@ -218,6 +218,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def lock(descriptor: int, wait: bool) -> None:
+    """Take the lock of an open file or folder, if there are locks.
+
+    Raises
+    ------
+    BlockingIOError
+        Without `wait`: somebody else has it.
+    """
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
 def _lock(path: Path, wait: bool) -> int | None:
     """The descriptor that holds a file's or folder's lock; None where there are no locks.
 
@@ -235,7 +247,7 @@ def _lock(path: Path, wait: bool) -> int | None:
             return None
         raise
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        lock(descriptor, wait)
     except BaseException:
         os.close(descriptor)
         raise
