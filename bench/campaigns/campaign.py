@@ -42,12 +42,13 @@ import graphgrad as gg
 from graphgrad.runtime import ExportedStepError
 
 AGREE, REFUSED, DISAGREE = "agree", "refused", "disagree"
+NO_ORACLE = "no oracle"
 FOREIGN, SIGNAL = "foreign exception", "signal"
 OVER_TIME, OVER_MEMORY = "over time", "over memory"
-OUTCOMES = (AGREE, REFUSED, DISAGREE, FOREIGN, SIGNAL, OVER_TIME, OVER_MEMORY)
+OUTCOMES = (AGREE, REFUSED, NO_ORACLE, DISAGREE, FOREIGN, SIGNAL, OVER_TIME, OVER_MEMORY)
 """Refused is an error of graphgrad's own; a signal is any end of the worker by itself."""
 
-GOOD = (AGREE, REFUSED)
+GOOD = (AGREE, REFUSED, NO_ORACLE)
 
 _OF_DEATHS = {pool.SIGNAL: SIGNAL, pool.TIME: OVER_TIME, pool.MEMORY: OVER_MEMORY}
 _KEPT = 3  # inputs of each kind of failure
@@ -57,6 +58,10 @@ _FRAMES = 3
 
 class Disagreement(Exception):
     """What a judge raises where a result is wrong; equal messages count as one kind of failure."""
+
+
+class NoOracle(Exception):
+    """What a judge raises where nobody can say what is right, or who says it is not followed."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,13 @@ class Campaign:
     ----------
     name : str
     judge : callable
-        Makes the input of a case and judges it: it returns where all is well, raises an error of
-        graphgrad's own where the input is refused, or `Disagreement`.
+        Makes the input of a case and judges it: it returns where all is well, and may say by what
+        that was judged; raises an error of graphgrad's own where the input is refused, `NoOracle`,
+        or `Disagreement`.
     """
 
     name: str
-    judge: Callable[[Case], None]
+    judge: Callable[[Case], str | None]
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,8 @@ class Outcome:
     outcome : str
         Of `OUTCOMES`.
     kind : str
-        The type of the error and the innermost functions, by which failures are told apart.
+        The type of the error and the innermost functions, by which failures are told apart; of
+        what agrees, what the judge says of it.
     reason : str
     seconds : float
     megabytes : float
@@ -222,12 +229,14 @@ def run(
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def judged(judge: Callable[[Case], None], case: Case) -> tuple[str, str, str]:
-    """The outcome of a case, the kind of failure, and the reason."""
+def judged(judge: Callable[[Case], str | None], case: Case) -> tuple[str, str, str]:
+    """The outcome of a case, its kind, and the reason."""
     try:
-        judge(case)
+        return AGREE, judge(case) or "", ""
     except (gg.errors.GraphGradError, ExportedStepError) as error:
         return REFUSED, type(error).__name__, str(error)[:300]
+    except NoOracle as error:
+        return NO_ORACLE, str(error), ""
     except Disagreement as error:
         return DISAGREE, str(error), str(error)
     except MemoryError as error:
@@ -236,7 +245,6 @@ def judged(judge: Callable[[Case], None], case: Case) -> tuple[str, str, str]:
         if isinstance(error, KeyboardInterrupt):
             raise
         return FOREIGN, _kind(error), traceback.format_exc()[-4000:]
-    return AGREE, "", ""
 
 
 def main(campaign: Campaign, arguments: list[str] | None = None) -> int:
@@ -274,7 +282,7 @@ def main(campaign: Campaign, arguments: list[str] | None = None) -> int:
 def summary(campaign: Campaign, seed: int, journal: Journal) -> dict[str, Any]:
     """Everything about a campaign's seed, as JSON holds it."""
     outcomes = journal.outcomes().values()
-    kinds = Counter((o.outcome, o.kind) for o in outcomes if o.outcome != AGREE)
+    kinds = Counter((o.outcome, o.kind) for o in outcomes if o.outcome != AGREE or o.kind)
     by_index = sorted(outcomes, key=lambda o: o.index, reverse=True)
     first = {(o.outcome, o.kind): o for o in by_index}
     return {
@@ -293,7 +301,7 @@ def summary(campaign: Campaign, seed: int, journal: Journal) -> dict[str, Any]:
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """A summary as text: the counts, then each kind of refusal and failure."""
+    """A summary as text: the counts, then each kind of what came out."""
     counts = [[outcome, f"{count:,}"] for outcome, count in result["outcomes"].items()]
     kinds = [[k["kind"], k["outcome"], str(k["count"]), str(k["index"])] for k in result["kinds"]]
     title = f"{result['campaign']}, seed {result['seed']}"
