@@ -84,8 +84,8 @@ def operator_case(drawn_by: Case) -> OperatorCase:
     return with_extremes(chosen, rng) if rng.random() < _EXTREMES else chosen
 
 
-def judge(drawn_by: Case) -> str:
-    """Draw a case, and compare its values and gradients."""
+def judge(drawn_by: Case) -> dict[str, int]:
+    """Draw a case, and compare its values and gradients; by whose."""
     chosen = operator_case(drawn_by)
     onnx.save(chosen.model, drawn_by.folder / "model.onnx")
     np.savez(drawn_by.folder / "inputs.npz", **chosen.arrays)
@@ -99,9 +99,9 @@ def judge(drawn_by: Case) -> str:
     if judgment.status == WRONG:
         raise Disagreement(f"{chosen.operator} values: {judgment.reason}")
     if not subject.is_differentiated:
-        return f"values: {expected.oracle}"
+        return {f"values by {expected.oracle}": 1}
     oracle = _compare_gradients(subject, expected, drawn_by.rng())
-    return f"values: {expected.oracle}; gradients: {oracle}"
+    return {f"values by {expected.oracle}": 1, f"gradients by {oracle}": 1}
 
 
 class _Subject:

@@ -107,7 +107,11 @@ def _propagate(
     parts: dict[Key, list[Contribution | te.Tensor]],
     pads: bool = True,
 ) -> dict[Key, te.Tensor]:
-    """The cotangents of all tensors on the way from the wanted ones, by their keys."""
+    """The cotangents of all tensors on the way from the wanted ones, by their keys.
+
+    It takes what arrives out of `parts` and adds to it what stages pass on. What is left there
+    belongs to tensors whose stages are not in `order`.
+    """
     outputs_of_each = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
     active, reading = _active(order, outputs_of_each, wanted)
     kept = wanted | set(parts)
@@ -130,14 +134,20 @@ def _propagate(
 
 
 def _active(
-    order: Sequence[Operation], made: Sequence[Mapping[Key, te.Tensor]], wanted: set[Key]
+    order: Sequence[Operation],
+    outputs_of_each: Sequence[Mapping[Key, te.Tensor]],
+    wanted: set[Key],
 ) -> tuple[set[Key], set[int]]:
     """The float tensors that depend on a wanted one, or are one, and which stages read them.
 
-    Of each stage in `order` is given what it has `made`; those returned are so by their identities.
+    Returns
+    -------
+    active : set of Key
+    reading : set of int
+        The identities of stages in `order`.
     """
     active, reading = set(wanted), set()
-    for op, outputs in zip(order, made, strict=True):
+    for op, outputs in zip(order, outputs_of_each, strict=True):
         if any(tensor_key(tensor) in active for tensor in sources(op)):
             reading.add(identity(op))
             # An integer passes no cotangent on, whatever it is computed from.

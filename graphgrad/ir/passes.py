@@ -136,7 +136,7 @@ def compiler_pass(*phases: Phase, **declaration: Any) -> Callable[[F], F]:
     ----------
     phases : Phase
         The phases in which it may run.
-    place
+    **declaration
         Further attributes of `Pass`.
     """
 
@@ -172,7 +172,7 @@ class Step:
         From 1.
     declared : Pass
     condition : str or None
-        As of `when`; None if it always runs.
+        As of `When`; None if it always runs.
     """
 
     number: int
@@ -243,7 +243,7 @@ class Pipeline:
             Of the type that was named when the pipeline was made.
         """
         facts: dict[str, Any] = {}
-        for steps in self._together():
+        for steps in self._groups():
             if _holds(steps[0], facts, context):
                 mod = tvm.transform.Sequential([_as_tvm_pass(steps, facts, context)])(mod)
         return mod
@@ -255,7 +255,7 @@ class Pipeline:
             kernel = _applied(step.declared, kernel, facts, None)
         return kernel, facts
 
-    def _together(self) -> Iterator[list[Step]]:
+    def _groups(self) -> Iterator[list[Step]]:
         """Yield groups of steps: consecutive passes over kernels, and each other pass alone.
 
         So a kernel goes through all passes of a group before the next kernel goes through any.
