@@ -97,8 +97,8 @@ class Campaign:
     name : str
     judge : callable
         Makes the input of a case and judges it: it returns where all is well, raises an error of
-        graphgrad's own where the input is refused, `NoOracle`, or `Disagreement`. What it may return
-        are counts of what the case held, which are added up.
+        graphgrad's own where the input is refused, `NoOracle`, or `Disagreement`. It may return
+        counts of what the case held, which are added up.
     """
 
     name: str
