@@ -35,6 +35,7 @@ from .cpu import schedule as cpu
 from .cpu.guarded_reads import guard_reads
 from .cpu.horizontal import fuse_horizontally, mark_flat_maps
 from .cpu.nan import vectorize_nan_tests
+from .cpu.small_tanh import expand_small_tanh
 from .cpu.vector_math import vectorize_math
 from .cpu.vector_unit import VectorUnit, vector_unit
 from .cuda import lowering as cuda_lowering
@@ -101,6 +102,7 @@ PASSES: list[Entry] = [
     donate,
     fuse_horizontally,
     vectorize_math,
+    expand_small_tanh,
     keep_copies,
     stock.VIEW_RESHAPES,
     stock.LEAVE_DATAFLOW,

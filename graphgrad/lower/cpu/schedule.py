@@ -39,6 +39,7 @@ from .residues import split_residues
 from .rowwise import Chain, chain_of, emit, insert_chain
 from .split_axes import split_axes
 from .split_reduction import split_reductions
+from .time_loops import schedule_time_loops
 from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
@@ -101,8 +102,10 @@ def schedule_loops(
 def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.PrimFunc:
     """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses."""
     kernel_stages = stages(func)
-    if kernel_stages is None or (func.attrs and func.attrs.get(_SCHEDULED)):
+    if func.attrs and func.attrs.get(_SCHEDULED):
         return func
+    if kernel_stages is None:
+        return schedule_time_loops(func, lambda part: _scheduled(part, unit, winograd)) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
     sch = Schedule(func)
