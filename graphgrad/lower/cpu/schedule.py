@@ -31,7 +31,7 @@ from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .group_vectors import vectorize_groups
-from .map import schedule_map
+from .map import SMALL, SMALL_STEP, schedule_map
 from .permutation import nest_of as permutation_nest_of
 from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
@@ -99,21 +99,37 @@ def schedule_loops(
     return same_hash[-1][1]
 
 
-def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.PrimFunc:
-    """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses."""
+def _scheduled(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, small: int = SMALL
+) -> tirx.PrimFunc:
+    """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses.
+
+    Parameters
+    ----------
+    func, unit, winograd
+        As in `schedule_loops`.
+    small : int
+        Points of a stage below which it is not worth other threads.
+    """
     kernel_stages = stages(func)
     if func.attrs and func.attrs.get(_SCHEDULED):
         return func
     if kernel_stages is None:
-        return schedule_time_loops(func, lambda part: _scheduled(part, unit, winograd)) or func
+
+        def schedule(part: tirx.PrimFunc, in_step: bool) -> tirx.PrimFunc:
+            return _scheduled(part, unit, winograd, SMALL_STEP if in_step else SMALL)
+
+        return schedule_time_loops(func, schedule) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
-    sch = Schedule(func)
+    sch = _schedule_of(func)
+    if sch is None:
+        return func
     try:
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch)
         sch, views = _split_stages(sch)
-        body = _schedule_stages(sch, unit, winograd, views)
+        body = _schedule_stages(sch, unit, winograd, views, small)
     except (ScheduleError, tvm.error.InternalError):
         # What TVM's primitives refuse, or fail at, runs as it was built.
         return func
@@ -149,7 +165,7 @@ def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
-    """A schedule of a kernel; None if TVM refuses what inlining may leave."""
+    """A schedule of a kernel; None if TVM refuses it, as what inlining may leave."""
     try:
         return Schedule(func)
     except tvm.error.InternalError:
@@ -157,7 +173,7 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 
 
 def _schedule_stages(
-    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView]
+    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView], small: int
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
@@ -168,7 +184,7 @@ def _schedule_stages(
             sch.add_unit_loop(sch.get_sblock(stage.name))
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(kernel_stages, internal, blocks)
-    chain = _chain(kernel_stages, blocks, internal, unit, views)
+    chain = _chain(kernel_stages, blocks, internal, unit, views, small)
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
@@ -187,7 +203,7 @@ def _schedule_stages(
         nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
         nest = nest or permutation_nest_of(stage, blocks, unit)
         if nest is None:
-            _schedule_stage(sch, stage, epilogues, unit)
+            _schedule_stage(sch, stage, epilogues, unit, small)
         else:
             nests[stage.name] = nest
             nest_epilogues += epilogues
@@ -219,6 +235,7 @@ def _chain(
     internal: list[Any],
     unit: VectorUnit,
     views: Sequence[BufferView],
+    small: int,
 ) -> Chain | None:
     """The chain of rows of a kernel; None if it has none.
 
@@ -230,7 +247,7 @@ def _chain(
     if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
         return None
     return chain_of(
-        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit
+        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit, small
     )
 
 
@@ -244,14 +261,14 @@ def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _schedule_stage(
-    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
+    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit, small: int
 ) -> None:
     if not stage.axes:
         return  # A scalar has no loops to schedule.
     if stage.reduced:
-        schedule_reduction(sch, stage, unit, epilogues)
+        schedule_reduction(sch, stage, unit, epilogues, small)
     else:
-        schedule_map(sch, stage, unit)
+        schedule_map(sch, stage, unit, small)
 
 
 def may_repeat(stage: Stage, operations: int) -> bool:

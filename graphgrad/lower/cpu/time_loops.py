@@ -9,19 +9,19 @@ and the row that is written now are different tensors. Loops over time may be in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_rewrite import replace_block, replace_realized
+from ...ir.kernel_rewrite import replace_statements
 from ...ir.kernel_structure import (
     Load,
+    buffer_of,
     is_among,
     loop_nest,
     stage_of,
@@ -32,17 +32,18 @@ from ...ir.kernel_structure import (
 )
 from ...ir.loops import block, loop, sequence
 from ...ir.visits import nodes_in
-from ..kernels.local_values import bind_local_values
+from ..kernels.local_values import bind_local_values, restate_regions
 from .buffer_views import BufferView, joined
 
-ScheduleKernel = Callable[[tirx.PrimFunc], tirx.PrimFunc]
+ScheduleKernel = Callable[[tirx.PrimFunc, bool], tirx.PrimFunc]
+"""Schedules a kernel that is made of stages; the second argument says whether a loop repeats it."""
 
 _OPAQUE = int(tirx.IterVar.Opaque)
 """The kind of a block's iterator that is a time."""
 
 
 class _Refused(Exception):
-    """A kernel that is not made of stages and of loops over time alone."""
+    """Stages between which rows cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ class _Run:
     """Stages that follow one another."""
 
     nests: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Other:
+    """A statement that stays as it is."""
+
+    statement: Any
+
+
+_Part: TypeAlias = _TimeLoop | _Run | _Other
 
 
 @dataclass(frozen=True)
@@ -82,51 +93,30 @@ class _Row:
 def schedule_time_loops(func: tirx.PrimFunc, schedule: ScheduleKernel) -> tirx.PrimFunc | None:
     """A kernel in which runs of stages are scheduled, in loops over time and around them.
 
-    None if it has no such loop, or holds anything else.
+    None if it has no stages.
 
     Parameters
     ----------
     func : PrimFunc
     schedule : callable
-        Schedules a kernel that is made of stages.
     """
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
-    try:
-        parts, buffers = _parts(root.block)
-        if not any(isinstance(part, _TimeLoop) for part in parts):
-            return None
-        statements, left = _scheduled(parts, buffers, [], schedule)
-    except _Refused:
+    parts, buffers = _parts(root.block)
+    if all(isinstance(part, _Other) for part in parts):
         return None
-    return func.with_body(
-        replace_realized(root, body=sequence(*statements), alloc_buffers=left)
-    )
+    statements, left = _scheduled(parts, buffers, [], schedule)
+    return func.with_body(replace_statements(root, statements, left))
 
 
-def _parts(outer: SBlock) -> tuple[list[_Run | _TimeLoop], list[Any]]:
+def _parts(outer: SBlock) -> tuple[list[_Part], list[Any]]:
     """What a block is made of, and the buffers that it and blocks without loops in it allocate."""
-    parts: list[_Run | _TimeLoop] = []
+    parts: list[_Part] = []
     buffers = list(outer.alloc_buffers)
     for statement in statements_of(outer.body):
-        nest = loop_nest(statement)
-        if nest is None:
-            raise _Refused
-        loops, realize = nest
-        inner = realize.block
-        if inner.match_buffers or inner.init is not None and not inner.iter_vars:
-            raise _Refused
-        if not inner.iter_vars and not loops and _holds_blocks(inner):
-            inner_parts, inner_buffers = _parts(inner)
-            buffers += inner_buffers
-        elif _is_time_loop(loops, realize):
-            inner_parts = [_TimeLoop(loops[0], inner.iter_vars[0].var, inner)]
-        else:
-            changed = replace_realized_block(statement, bind_local_values(inner))
-            if stage_of(changed) is None:
-                raise _Refused
-            inner_parts = [_Run([changed])]
+        inner_parts, inner_buffers = _parts_of_statement(statement)
+        buffers += inner_buffers
         for part in inner_parts:
             if isinstance(part, _Run) and parts and isinstance(parts[-1], _Run):
                 parts[-1].nests += part.nests
@@ -135,38 +125,58 @@ def _parts(outer: SBlock) -> tuple[list[_Run | _TimeLoop], list[Any]]:
     return parts, buffers
 
 
-def _holds_blocks(outer: SBlock) -> bool:
-    return bool(nodes_in(outer.body, SBlock))
+def _parts_of_statement(statement: Any) -> tuple[list[_Part], list[Any]]:
+    """What a statement is made of, and the buffers that blocks without loops in it allocate."""
+    nest = loop_nest(statement)
+    if nest is None:
+        return [_Other(statement)], []
+    loops, realize = nest
+    if _is_sequence(loops, realize.block):
+        return _parts(realize.block)
+    if _is_time_loop(loops, realize):
+        return [_TimeLoop(loops[0], realize.block.iter_vars[0].var, realize.block)], []
+    changed = _around(loops, _with_block(realize, bind_local_values(realize.block)))
+    return [_Run([changed]) if stage_of(changed) else _Other(statement)], []
+
+
+def _is_sequence(loops: Sequence[Any], outer: SBlock) -> bool:
+    """Whether a block does nothing but to hold others."""
+    return (
+        not loops
+        and not outer.iter_vars
+        and not outer.match_buffers
+        and outer.init is None
+        and bool(nodes_in(outer.body, SBlock))
+    )
 
 
 def _is_time_loop(loops: Sequence[Any], realize: Any) -> bool:
     """Whether a nest is one serial loop around a block of one time."""
-    iterators = realize.block.iter_vars
+    outer = realize.block
     return (
-        len(loops) == len(iterators) == 1
+        len(loops) == len(outer.iter_vars) == 1
         and loops[0].kind == tirx.ForKind.SERIAL
-        and int(iterators[0].iter_type) == _OPAQUE
+        and int(outer.iter_vars[0].iter_type) == _OPAQUE
         and realize.iter_values[0].same_as(loops[0].loop_var)
-        and realize.block.init is None
-        and _holds_blocks(realize.block)
+        and not outer.match_buffers
+        and outer.init is None
+        and bool(nodes_in(outer.body, SBlock))
     )
 
 
-def replace_realized_block(nest: Any, changed: SBlock) -> Any:
-    """A loop nest around another block."""
-    nested = loop_nest(nest)
-    assert nested is not None
-    loops, realize = nested
-    if changed.same_as(realize.block):
-        return nest
-    result: Any = SBlockRealize(realize.iter_values, realize.predicate, changed)
-    for around in reversed(loops):
-        result = loop(around.loop_var, around.extent, result, around.kind, around.min)
-    return result
+def _with_block(realize: Any, inner: SBlock) -> Any:
+    return SBlockRealize(realize.iter_values, realize.predicate, inner)
+
+
+def _around(loops: Sequence[Any], body: Any) -> Any:
+    """The same loops around another statement."""
+    for outer in reversed(loops):
+        body = loop(outer.loop_var, outer.extent, body, outer.kind, outer.min)
+    return body
 
 
 def _scheduled(
-    parts: Sequence[_Run | _TimeLoop],
+    parts: Sequence[_Part],
     buffers: Sequence[Any],
     times: Sequence[Any],
     schedule: ScheduleKernel,
@@ -182,31 +192,35 @@ def _scheduled(
         The times of all loops around the parts.
     schedule : callable
     """
-    accessed = [_accessed(part) for part in parts]
-    left, own = [], [[] for _ in parts]
+    named = [_names(part) for part in parts]
+    left: list[Any] = []
+    own: list[list[Any]] = [[] for _ in parts]
     for buffer in buffers:
-        users = [number for number, names in enumerate(accessed) if buffer in names]
+        users = [number for number, names in enumerate(named) if buffer in names]
         if len(users) == 1 and isinstance(parts[users[0]], _Run):
             own[users[0]].append(buffer)
-        elif users:
+        else:
             left.append(buffer)
     statements = []
     for part, internal in zip(parts, own, strict=True):
         if isinstance(part, _Run):
-            statements.append(_scheduled_run(part, internal, times, schedule))
+            statement, outside = _scheduled_run(part, internal, times, schedule)
+            left += outside
+        elif isinstance(part, _TimeLoop):
+            statement = _scheduled_loop(part, times, schedule)
         else:
-            statements.append(_scheduled_loop(part, times, schedule))
+            statement = part.statement
+        statements.append(statement)
     return statements, left
 
 
-def _accessed(part: _Run | _TimeLoop) -> dict[Any, Any]:
-    """The buffers that a part accesses, as keys."""
-    nests = part.nests if isinstance(part, _Run) else [part.block.body]
-    accessed: dict[Any, Any] = {}
-    for nest in nests:
-        for node in nodes_in(nest, (Load, tirx.BufferStore)):
-            accessed[node.source if isinstance(node, Load) else node.buffer] = node
-    return accessed
+def _names(part: _Part) -> dict[Any, None]:
+    """The variables that a part mentions, buffers among them."""
+    if isinstance(part, _Run):
+        nests = part.nests
+    else:
+        nests = [part.block.body if isinstance(part, _TimeLoop) else part.statement]
+    return dict.fromkeys(var for nest in nests for var in nodes_in(nest, tvm.ir.Var))
 
 
 def _scheduled_loop(part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKernel) -> Any:
@@ -236,19 +250,24 @@ def _scheduled_loop(part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKer
 
 def _scheduled_run(
     run: _Run, internal: Sequence[Any], times: Sequence[Any], schedule: ScheduleKernel
-) -> Any:
-    """The statement of stages that are scheduled as a kernel of their own."""
-    nests, rows = _with_rows(run.nests, internal, times)
-    accessed = _accessed(_Run(nests))
+) -> tuple[Any, Sequence[Any]]:
+    """The statement of stages that are scheduled as a kernel of their own.
+
+    Where that cannot be, they stay as they are, and the second result are their own buffers.
+    """
+    try:
+        nests, rows = _with_rows(run.nests, internal, times)
+    except _Refused:
+        return block("stages", *run.nests), internal
+    accesses = [n for nest in nests for n in nodes_in(nest, (Load, tirx.BufferStore))]
+    accessed = dict.fromkeys(buffer_of(access) for access in accesses)
     parameters = [buffer for buffer in accessed if not is_among(buffer, internal)]
     variables = [time for time in times if any(uses(nest, time) for nest in nests)]
-    kernel = tirx.PrimFunc(
-        [*parameters, *variables], block("root", *nests, buffers=internal)
-    )
-    body = schedule(kernel.with_attr("tirx.noalias", True)).body
+    kernel = tirx.PrimFunc([*parameters, *variables], block("root", *nests, buffers=internal))
+    body = schedule(kernel.with_attr("tirx.noalias", True), bool(times)).body
     views = [BufferView(row.buffer, row.base, _in_base(row.index)) for row in rows]
     root = joined(body, views).block
-    return block("stages", *statements_of(root.body), buffers=root.alloc_buffers)
+    return block("stages", *statements_of(root.body), buffers=root.alloc_buffers), []
 
 
 def _in_base(index: Any) -> Callable[[Sequence[Any]], list[Any]]:
@@ -270,7 +289,7 @@ def _with_rows(
     written: list[Any] = []
 
     def row_of(buffer: Any, indices: Sequence[Any]) -> _Row | None:
-        if is_among(buffer, internal) or not _is_row(indices, times) or len(indices) < 2:
+        if len(indices) < 2 or is_among(buffer, internal) or not _is_row(indices, times):
             return None
         for row in rows:
             if row.base.same_as(buffer) and tvm_ffi.structural_equal(row.index, indices[0]):
@@ -294,11 +313,8 @@ def _with_rows(
             return tirx.BufferStore(row.buffer, node.value, indices[1:])
         return tirx.BufferLoad(row.buffer, indices[1:])
 
-    def rewrite(node: Any) -> Any:
-        return _region_of_row(node, rows) if isinstance(node, SBlock) else change(node)
-
-    kinds = (Load, tirx.BufferStore, SBlock)
-    changed = [tvm_ffi.structural_map(nest, (kinds, rewrite)) for nest in nests]
+    changes = [((Load, tirx.BufferStore), change), (SBlock, restate_regions)]
+    changed = [tvm_ffi.structural_map(nest, changes) for nest in nests]
     _check_apart(rows, others, written)
     return changed, rows
 
@@ -314,21 +330,6 @@ def _is_row(indices: Sequence[Any], times: Sequence[Any]) -> bool:
     )
 
 
-def _region_of_row(outer: SBlock, rows: Sequence[_Row]) -> SBlock:
-    """A block that says what it accesses of rows."""
-
-    def moved(region: Any) -> Any:
-        first = region.region[0].min
-        for row in rows:
-            if row.base.same_as(region.source) and tvm_ffi.structural_equal(row.index, first):
-                return tvm.ir.TensorRegion(row.buffer, list(region.region)[1:], region.ty)
-        return region
-
-    return replace_block(
-        outer, reads=[*map(moved, outer.reads)], writes=[*map(moved, outer.writes)]
-    )
-
-
 def _check_apart(rows: Sequence[_Row], others: Sequence[Any], written: Sequence[Any]) -> None:
     """Raise unless what is written under one name is accessed under no other."""
     for target in written:
@@ -339,9 +340,9 @@ def _check_apart(rows: Sequence[_Row], others: Sequence[Any], written: Sequence[
         if is_among(target.base, others):
             raise _Refused
         for row in rows:
-            if row is not target and row.base.same_as(target.base):
-                if not _differ(row.index, target.index):
-                    raise _Refused
+            is_other = row is not target and row.base.same_as(target.base)
+            if is_other and not _differ(row.index, target.index):
+                raise _Refused
 
 
 def _differ(a: Any, b: Any) -> bool:

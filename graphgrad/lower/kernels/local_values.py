@@ -17,8 +17,10 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
+from ...fallback.lowering.explicit_bindings import drop_inner_regions, has_small_bindings
+from ...fallback.walk import identity
 from ...ir.kernel_rewrite import replace_block
-from ...ir.kernel_structure import Load, is_conditional, statements_of
+from ...ir.kernel_structure import Load, is_among, is_conditional, statements_of
 from ...ir.visits import nodes_in, replace_nodes
 
 
@@ -32,19 +34,27 @@ def bind_local_values(block: SBlock) -> SBlock:
         return block
     local = [s.buffer for s in statements if isinstance(s, tirx.AllocBuffer)]
     *before, store = [s for s in statements if not isinstance(s, tirx.AllocBuffer)]
-    if not local or not isinstance(store, tirx.BufferStore) or store.buffer in local:
+    if not local or not isinstance(store, tirx.BufferStore) or is_among(store.buffer, local):
         return block
     value = _bound(before, store.value)
     if value is None:
         return block
     result = tirx.BufferStore(store.buffer, value, store.indices)
-    buffers = {load.source: load.source for load in nodes_in(result, Load)}
-    if any(buffer in buffers for buffer in local):
+    if any(is_among(load.source, local) for load in nodes_in(result, Load)):
         return block
-    buffers[result.buffer] = result.buffer
-    plain = replace_block(block, body=result, reads=[], writes=[])
-    reads, writes, _ = get_sblock_access_region(plain, buffers)
-    return replace_block(plain, reads=reads, writes=writes)
+    if not has_small_bindings(value):
+        return block
+    return restate_regions(replace_block(block, body=result))
+
+
+def restate_regions(block: SBlock) -> SBlock:
+    """A block of one statement that says anew what it reads and writes."""
+    accesses = nodes_in(block.body, (Load, tirx.BufferStore))
+    buffers = [a.source if isinstance(a, Load) else a.buffer for a in accesses]
+    plain = replace_block(block, reads=[], writes=[])
+    reads, writes, _ = get_sblock_access_region(plain, {buffer: buffer for buffer in buffers})
+    bound = {identity(let.var) for let in nodes_in(block.body, prim.Let)}
+    return drop_inner_regions(bound, replace_block(plain, reads=reads, writes=writes))
 
 
 def _bound(statements: Sequence[Any], value: Any) -> Any | None:
