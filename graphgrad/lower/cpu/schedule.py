@@ -31,6 +31,7 @@ from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .group_vectors import vectorize_groups
+from .intervals import split_intervals
 from .map import SMALL, SMALL_STEP, schedule_map
 from .permutation import nest_of as permutation_nest_of
 from .plain_indices import simplify_indices
@@ -63,9 +64,12 @@ Rowwise fusion asks for a kernel's rows before anything is scheduled: `_Rows.of`
 """
 
 _TAKEN_APART = Pipeline(
-    [split_residues, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
+    [split_residues, split_intervals, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
 )
-"""The passes that take apart stages which choose by remainders, or index by them."""
+"""The passes that take apart stages which choose by remainders or intervals, or index by them."""
+
+_VIEWS = ("residue_views", "interval_views", "axis_views")
+"""The facts that these provide, in the order in which views of views are made."""
 
 
 @compiler_pass(
@@ -148,7 +152,7 @@ def _join_siblings(sch: Schedule) -> Schedule:
 
 
 def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
-    """A schedule in which stages that choose by remainders are taken apart.
+    """A schedule in which stages that choose by remainders or intervals are taken apart.
 
     The views that it returns are to be joined after scheduling. It is the same schedule, without
     views, if there are no such stages, or if TVM refuses to make another one, because of what
@@ -159,9 +163,9 @@ def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
     if apart.same_as(inlined):
         return sch, []
     new_sch = _schedule_of(apart)
-    return (
-        (sch, []) if new_sch is None else (new_sch, [*views["residue_views"], *views["axis_views"]])
-    )
+    if new_sch is None:
+        return sch, []
+    return new_sch, [view for name in _VIEWS for view in views[name]]
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
