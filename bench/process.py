@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contenders import CONTENDERS
+
 if TYPE_CHECKING:
     from workload import Workload
 
@@ -153,11 +155,20 @@ class Contender(Stepping):
     """The process of one of `contenders`, which trains one workload.
 
     What it compiles is kept in the workload's folder, not where earlier runs have left something.
-    With `tree` it imports the graphgrad of that checkout.
+    With `tree` it imports the graphgrad of that checkout. `known` has its module and options.
     """
 
-    def __init__(self, name: str, workload: Workload, threads: int, tree: Path | None = None):
-        command = [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)]
+    def __init__(
+        self,
+        name: str,
+        workload: Workload,
+        threads: int,
+        tree: Path | None = None,
+        known: Mapping[str, tuple[str, dict[str, Any]]] = CONTENDERS,
+    ):
+        module, options = known[name]
+        told = [module, json.dumps(options), str(workload.folder), str(threads)]
+        command = [sys.executable, str(_WORKER), *told]
         caches = {variable: str(workload.folder / variable) for variable in CACHE_VARIABLES}
         path = {} if tree is None else {"PYTHONPATH": str(tree.resolve())}
         variables = dict.fromkeys(THREAD_VARIABLES, str(threads)) | caches | path

@@ -89,8 +89,7 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     ------
     ContenderError
     """
-    if "compile" in name and not any(map(shutil.which, COMPILERS)):
-        raise ContenderError(f"torch.compile needs a C++ compiler: one of {', '.join(COMPILERS)}")
+    check_compiler(name)
     tree = settings.before if name == BEFORE else None
     contender = Contender(name, workload, settings.threads, tree)
     if not _keeps_code(name):
@@ -101,6 +100,12 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     warm = contender.facts["first_step_seconds"]
     contender.facts |= {"first_step_seconds": cold, "first_step_again_seconds": warm}
     return contender
+
+
+def check_compiler(name: str) -> None:
+    """Raise `ContenderError` where a contender needs a compiler that is not there."""
+    if "compile" in name and not any(map(shutil.which, COMPILERS)):
+        raise ContenderError(f"torch.compile needs a C++ compiler: one of {', '.join(COMPILERS)}")
 
 
 def _keeps_code(name: str) -> bool:
@@ -206,6 +211,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--batch", type=positive, help="batch size, instead of each model's own")
     add("--width", type=float, help="multiplies all channels, instead of each model's own")
     arguments = parser.parse_args()
+    check_contenders(parser, arguments)
+    return arguments
+
+
+def check_contenders(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End the program unless all contenders are there; that of `before` is one more."""
     if arguments.before is not None:
         if not (arguments.before / "graphgrad" / "__init__.py").is_file():
             parser.error(f"--before {arguments.before}: there is no graphgrad")
@@ -216,7 +227,6 @@ def parse_arguments() -> argparse.Namespace:
             "torch is missing; install graphgrad's extra 'bench': pip install 'graphgrad[bench]', "
             "or leave it out with --contenders"
         )
-    return arguments
 
 
 def chosen_spec(name: str, arguments: argparse.Namespace) -> AnySpec:

@@ -1,9 +1,10 @@
 """The process of one contender: makes steps when asked to, and says how long they took.
 
-    python worker.py CONTENDER FOLDER THREADS
+    python worker.py MODULE OPTIONS FOLDER THREADS
 
 Speaks JSON, one object a line: first the facts of the initial step, then one answer for each
-``{"untimed": n, "timed": n}`` it reads. An ``error`` ends it.
+``{"untimed": n, "timed": n}`` it reads. For ``{"gradients": FILE}`` it leaves those of the initial
+step in a file of numpy. An ``error`` ends it.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 from channel import private_output, send, told
-from contenders import CONTENDERS
 from memory import resident
 from workload import Workload
 
 
 def main() -> None:
-    name, folder, threads = sys.argv[1:]
+    module, options, folder, threads = sys.argv[1:]
     channel = private_output()
     try:
-        serve(name, Workload(Path(folder)), int(threads), channel)
+        serve(module, json.loads(options), Workload(Path(folder)), int(threads), channel)
     except Exception as error:
         send(channel, {"error": told(error)})
 
 
-def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:
+def serve(
+    module: str, options: dict[str, Any], workload: Workload, threads: int, channel: TextIO
+) -> None:
     """Make the initial step, then those asked for, until the input ends."""
-    module, options = CONTENDERS[name]
     contender = importlib.import_module(module)
     baseline = resident()
     start = time.perf_counter()
@@ -47,6 +49,10 @@ def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:
     send(channel, first_step | {"memory": growth(baseline)})
     for line in sys.stdin:
         request = json.loads(line)
+        if "gradients" in request:
+            np.savez(request["gradients"], **step.gradients())
+            send(channel, {})
+            continue
         timed_steps(step, request["untimed"])
         seconds = timed_steps(step, request["timed"])
         send(channel, {"seconds": seconds, "memory": growth(baseline)})

@@ -44,7 +44,7 @@ class Plugins:
             return
         with self._lock:
             if self._waiting is None:
-                self._waiting = sorted(entry_points(group=GROUP), key=_place)
+                self._waiting = sorted(entry_points(group=GROUP), key=_label)
             while self._waiting:
                 # Removed only once it is loaded: after an error it is tried again.
                 _load(self._waiting[0])
@@ -68,14 +68,14 @@ def _load(plugin: EntryPoint) -> None:
             loaded()
     except Exception as error:
         raise RuleError(
-            f"the plug-in {_place(plugin)} cannot be loaded: {type(error).__name__}: {error}; "
+            f"the plug-in {_label(plugin)} cannot be loaded: {type(error).__name__}: {error}; "
             "mend, update or uninstall that distribution"
         ) from error
     finally:
         _LOADING.reset(token)
 
 
-def _place(plugin: EntryPoint) -> str:
+def _label(plugin: EntryPoint) -> str:
     """A plug-in in words, with its distribution; plug-ins are loaded in the order of these."""
     origin = plugin.dist
     name = f"{origin.name} {origin.version}" if origin else "an unknown distribution"

@@ -1,10 +1,11 @@
-"""The systems that `step.py` and `kernels.py` compare: one module each.
+"""The systems that `step.py`, `loops.py` and `kernels.py` compare: one module each.
 
-A contender of `step.py` has ``prepare(workload, threads, **options) -> step``: it reads the
-workload's files, builds its training step, and returns a function that makes one step on the
-workload's batch and returns the loss before the step as a float. It imports its libraries when it
-is imported itself, so that the memory they take counts as baseline. ``INCLUDES`` says what a step
-does.
+A contender of `step.py` or `loops.py` has ``prepare(workload, threads, **options) -> step``: it
+reads the workload's files, builds its training step, and returns a function that makes one step on
+the workload's batch and returns the loss before the step as a float. It imports its libraries when
+it is imported itself, so that the memory they take counts as baseline. ``INCLUDES`` says what a
+step does. A step of `loops.py` has a method ``gradients``, which returns those of the only step so
+far by name, as numpy arrays.
 
 `kernels_ours` and `kernels_torch` compete in `kernels.py`; see `kernel_worker.py`.
 """
@@ -26,6 +27,19 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "tvm": ("contenders.stock_tvm", {}),
 }
 """The module and the options of each contender."""
+
+_LOOPS_TORCH = "contenders.loops_torch"
+
+COPY = "copy"
+
+LOOP_CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "graphgrad": ("contenders.loops_ours", {}),
+    BEFORE: ("contenders.loops_ours", {}),
+    "torch": (_LOOPS_TORCH, {}),
+    "torch_compile": (_LOOPS_TORCH, {"compiled": True}),
+    COPY: ("contenders.copy_arrays", {}),
+}
+"""The same of `loops.py`."""
 
 QUICK = ("graphgrad", "torch", "torch_channels_last", "tvm")
 """Who competes unless the command line says otherwise: torch's compiler takes minutes."""

@@ -128,7 +128,7 @@ class Mutations:
                 if is_later or (write.position == position and not is_result):
                     raise MissingGradientError(
                         f"{self._what(write)} overwrites {name.name}, which the gradient of "
-                        f"{op_name(value)} at {_place(var, value)} reads afterwards; call the "
+                        f"{op_name(value)} at {_node_name(var, value)} reads afterwards; call the "
                         "function out of place, by call_tir or call_dps_packed, or say by "
                         "graphgrad.declare_effects what it leaves alone"
                     )
@@ -152,7 +152,7 @@ class Mutations:
             if is_inside and self.aliases.region(write.leaf) in outer:
                 raise MissingGradientError(
                     f"{self._what(write)} may mutate {_name(write.value)} in a branch of "
-                    f"{_place(var, value)}, and the gradient runs that branch again; call it "
+                    f"{_node_name(var, value)}, and the gradient runs that branch again; call it "
                     "outside of the branch, or say by graphgrad.declare_effects what it leaves "
                     "alone"
                 )
@@ -213,8 +213,8 @@ class Mutations:
         """The call of a use, for messages."""
         call = self.aliases.calls.get(use.binding)
         if call is None:
-            return _place(use.binding, None)
-        return f"{op_name(call)} at {_place(use.binding, call)}"
+            return _node_name(use.binding, None)
+        return f"{op_name(call)} at {_node_name(use.binding, call)}"
 
 
 class Reads:
@@ -263,7 +263,7 @@ def _variables_of(result: Any) -> Iterator[Any]:
         yield from variables_in(result.expr)
 
 
-def _place(var: Any, value: Any) -> str:
+def _node_name(var: Any, value: Any) -> str:
     """The name of a binding in messages: that of its ONNX node, else that of its variable."""
     return (read(value.span).node if value is not None else None) or str(var.name)
 

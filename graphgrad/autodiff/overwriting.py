@@ -44,7 +44,7 @@ def overwriting(program: Program, active: Container[Any]) -> Iterator[tuple[Any,
     calls = [(var, *pair) for var, value in program.bindings for pair in _overwritten(value)]
     if not calls:
         return
-    owners_of = _places(program)
+    owners_of = _owners(program)
     # A rule may read the result of its call and everything that the call reads.
     read = {
         owner
@@ -58,7 +58,7 @@ def overwriting(program: Program, active: Container[Any]) -> Iterator[tuple[Any,
             yield var, call, argument
 
 
-def _places(program: Program) -> dict[Any, set[Any]]:
+def _owners(program: Program) -> dict[Any, set[Any]]:
     """From a variable to the variables in whose memory it may be: an alias, a tuple, a view.
 
     A variable with memory of its own is left out.

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, CheckpointError
+from ..errors import ArgumentError, CheckpointError, InputError
 from ..frontend.model import Model
 from ..frontend.onnx_import import from_onnx
 from ..train.data import Dataset, TargetKind, batch_count, batches, digits, load_npz
 from ..train.loss import LOSSES
 from ..train.run import Plan, bound
 from ..train.step import TrainStep, train_step
-from .optimizer import DEFAULTS, build_optimizer, build_schedule
+from .optimizer import BUILT_IN, DEFAULTS, build_optimizer, build_schedule
 
 FILES = {"model", "data"}
 """Settings that name files: what the files hold is compared when a run is resumed, by digests."""
@@ -79,11 +79,25 @@ class Job:
         return [name for name in names if name not in model.frozen - self.model.frozen]
 
     def check_data(self, step: TrainStep) -> None:
-        """Raise unless the model takes a batch of the data."""
+        """Raise unless the model takes a batch of the data.
+
+        Raises
+        ------
+        InputError
+        """
         first_batch = next(
             batches(self.dataset.train, self.plan.batch, seed=self.plan.seed, epoch=0)
         )
-        step.check(bound(first_batch), first_batch.targets)
+        try:
+            step.check(bound(first_batch), first_batch.targets)
+        except InputError as error:
+            if self.settings.data is not None or self.settings.model is None:
+                raise
+            (array,) = self.dataset.train.inputs.values()
+            raise InputError(
+                f"{error} (without --data a model gets the built-in digits: {array.dtype} of shape "
+                f"(N, {str(array.shape[1:])[1:]}, and labels from 0 to 9)"
+            ) from error
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -98,7 +112,11 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
 def new_settings(arguments: argparse.Namespace) -> Settings:
     """The settings of a new run: those given, else those of its optimizer, else the defaults."""
     command_line = _given(arguments)
-    settings = Settings(**{**DEFAULTS[command_line.get("optimizer", "sgd")], **command_line})
+    optimizer = command_line.get("optimizer", Settings.optimizer)
+    defaults = dict(DEFAULTS[optimizer])
+    if optimizer == "sgd" and "model" not in command_line:
+        defaults |= BUILT_IN
+    settings = Settings(**{**defaults, **command_line})
     if settings.data is not None and settings.model is None:
         raise ArgumentError(
             "--data is given without a model: the built-in network is for the built-in digits; "

@@ -20,7 +20,7 @@ from . import coverage as cli_coverage
 from . import grad as cli_grad
 from . import train as cli_train
 from .job import Settings
-from .optimizer import DEFAULTS, SCHEDULES
+from .optimizer import BUILT_IN, DEFAULTS, SCHEDULES
 from .save_interval import DEFAULT as DEFAULT_INTERVAL
 from .signals import exit_code
 
@@ -211,7 +211,9 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     default = Settings()
 
     def defaults(setting: str) -> str:
-        return ", ".join(f"{name} {values[setting]}" for name, values in DEFAULTS.items())
+        of_optimizers = ", ".join(f"{name} {values[setting]}" for name, values in DEFAULTS.items())
+        built_in = BUILT_IN.get(setting)
+        return of_optimizers + (f"; for the digits sgd {built_in}" if built_in else "")
 
     add = command.add_argument
     add("model", nargs="?", metavar="MODEL", help="ONNX file; default: a ResNet for the digits")

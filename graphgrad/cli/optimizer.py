@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from .job import Settings
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 0.2, "momentum": 0.9, "weight_decay": 5e-3},
+    "sgd": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
     "adamw": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 1e-2},
     "adagrad": {"lr": 1e-2, "momentum": 0.0, "weight_decay": 0.0},
     "rmsprop": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
 """The settings of each optimizer that the command line may leave out."""
+
+BUILT_IN = {"lr": 0.2, "weight_decay": 5e-3}
+"""Those of SGD for the built-in network: with its batch norms, a rate at which others diverge."""
 
 SCHEDULES = ("cosine", "constant", "one-cycle")
 

@@ -17,7 +17,7 @@ from ..tvm_fixes.hooks import compute_stage
 
 _KIND = "graphgrad.kind"
 _MODULI = "graphgrad.moduli"
-_DIGITS = "graphgrad.digits"
+_RESIDUES = "graphgrad.residues"
 
 
 class Kind(Enum):
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 def marked(
-    kind: Kind, moduli: Sequence[int] = (), digits: Sequence[int] = ()
+    kind: Kind, moduli: Sequence[int] = (), residues: Sequence[int] = ()
 ) -> dict[str, str | list[int]]:
     """The attributes of a stage of some kind.
 
@@ -48,14 +48,14 @@ def marked(
     kind : Kind
     moduli : sequence of int, optional
         Of residue classes and their merge: one per dimension, 1 for one that is not split.
-    digits : sequence of int, optional
+    residues : sequence of int, optional
         Of a residue class: its residues, one per dimension.
     """
     attributes: dict[str, str | list[int]] = {_KIND: kind.value}
     if moduli:
         attributes[_MODULI] = list(moduli)
-    if digits:
-        attributes[_DIGITS] = list(digits)
+    if residues:
+        attributes[_RESIDUES] = list(residues)
     return attributes
 
 
@@ -100,6 +100,6 @@ def moduli_of(op: Any) -> tuple[int, ...]:
     return tuple(int(modulus) for modulus in op.attrs[_MODULI])
 
 
-def digits_of(op: Any) -> tuple[int, ...]:
+def residues_of(op: Any) -> tuple[int, ...]:
     """The residue of each dimension of a residue class."""
-    return tuple(int(digit) for digit in op.attrs[_DIGITS])
+    return tuple(int(residue) for residue in op.attrs[_RESIDUES])

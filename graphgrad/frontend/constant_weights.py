@@ -9,9 +9,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ..errors import ModelError
 from .onnx_graph import attribute, is_float, output_names, remove_nodes
-from .onnx_tensors import MOST_EXPANDED_BYTES
 from .weight_roles import Judge
+
+_MOST_BYTES = 2**31 - 1
+"""What the weights may take up that a file only describes: one message of protocol buffers holds
+no more, and a few bytes could ask for terabytes. Those of VGG-19 are 575 MB.
+"""
 
 
 def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
@@ -25,12 +30,18 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
     -------
     list of str
         Notes on what was lifted, and on what stays constant.
+
+    Raises
+    ------
+    ModelError
+        ConstantOfShape nodes describe more than one message of protocol buffers holds.
     """
     judge = Judge(graph)
     producers = {name: node for node in graph.node for name in node.output}
     graph_outputs = output_names(graph)
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     lifted, constant = [], []
+    lifted_bytes = 0
     for node in graph.node:
         array = _held(node, producers, tensors)
         if array is None:
@@ -41,6 +52,8 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
             continue  # made an initializer, named after its layer, where statistics are split
         is_weight = is_statistic or judge.is_layer_weight(name, array)
         if is_weight and name not in graph_outputs:
+            lifted_bytes += array.nbytes
+            _check_bytes(name, lifted_bytes)
             graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
             lifted.append(name)
         elif node.op_type == "Constant" and array.size > 1:
@@ -82,7 +95,16 @@ def _held(
         return None
     fill = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
     shape = numpy_helper.to_array(shape_tensor).reshape(-1).tolist()
-    # What is no size, or too large for a weight that a file only describes, stays a node.
-    if fill.size != 1 or min(shape) < 0 or math.prod(shape) * fill.itemsize > MOST_EXPANDED_BYTES:
-        return None
+    if fill.size != 1 or min(shape) < 0:
+        return None  # what is no size stays a node
+    _check_bytes(node.output[0], math.prod(shape) * fill.itemsize)
     return np.broadcast_to(fill.reshape(()), shape)
+
+
+def _check_bytes(name: str, byte_count: int) -> None:
+    """Raise a `ModelError` if the tensors up to one of a name take too much."""
+    if byte_count > _MOST_BYTES:
+        raise ModelError(
+            f"tensor {name!r} and the weights before it, which nodes describe by a shape, take "
+            f"{byte_count:,} bytes, and {_MOST_BYTES:,} are served: store them as initializers"
+        )

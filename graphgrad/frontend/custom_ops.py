@@ -62,13 +62,13 @@ def _converter(function: Callable[..., Any]) -> Converter:
             result = function(inputs, attributes)
         except Exception as error:
             raise ModelError(
-                f"custom op {_place(function)} raised {type(error).__name__}: {error}"
+                f"custom op {_label(function)} raised {type(error).__name__}: {error}"
             ) from error
         returned = result if isinstance(result, tuple | list) else (result,)
         outputs = tuple(_output(node, function, value) for value in returned)
         if len(outputs) != node.output_count:
             raise ModelError(
-                f"custom op {_place(function)} returned {len(outputs)} values, "
+                f"custom op {_label(function)} returned {len(outputs)} values, "
                 f"the node has {node.output_count} outputs"
             )
         return outputs
@@ -94,11 +94,11 @@ def _output(node: Node, function: Callable[..., Any], value: Any) -> Tensor:
             tensor = node.emitter.lift(value)
     except Exception as error:  # TVM checks types when an expression is bound, with any error
         raise ModelError(
-            f"custom op {_place(function)} returned an expression that is not valid Relax: {error}"
+            f"custom op {_label(function)} returned an expression that is not valid Relax: {error}"
         ) from error
     if not isinstance(tensor, Tensor):
         raise ModelError(
-            f"custom op {_place(function)} must return a graphgrad Tensor or a Relax expression of "
+            f"custom op {_label(function)} must return a graphgrad Tensor or a Relax expression of "
             f"a tensor for each output, it returned a {type(value).__name__}"
         )
     return tensor
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _label(function: Callable[..., Any]) -> str:
     """A function's name, file and line, for an error."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name} ({location_of(function)})"

@@ -9,6 +9,9 @@ from onnx import numpy_helper
 from ..errors import ModelError
 from .onnx_graph import all_nodes, attribute
 
+_MOST_NAMES = 3
+"""How many nodes a note names: exporters write dozens of such constants."""
+
 # The dtypes that ONNX gives to the attributes of a Constant that are no tensors.
 _SCALARS_AND_LISTS = {
     "value_int": np.int64,
@@ -119,4 +122,6 @@ def _add_dense(graph: onnx.GraphProto, sparse: onnx.SparseTensorProto) -> str:
 
 
 def _names(nodes: list[onnx.NodeProto]) -> str:
-    return ", ".join(node.name for node in nodes)
+    """The names of a few nodes, and how many more there are."""
+    first = ", ".join(node.name for node in nodes[:_MOST_NAMES])
+    return first if len(nodes) <= _MOST_NAMES else f"{first} and {len(nodes) - _MOST_NAMES} more"

@@ -221,7 +221,7 @@ class Judge:
         uses = list(self._flow.uses(name))
         layers = {reader.node.op_type for reader in uses if self._is_weight(reader)}
         if math.prod(shape) > 1:
-            reason = self._reason_in_any_place(name, shape, layers, load)
+            reason = self._reason_for_any_reader(name, shape, layers, load)
             if reason is not None:
                 return reason
         if layers:
@@ -235,7 +235,7 @@ class Judge:
             return None
         return _WRITTEN if is_written else self._reason_of_operand(name, uses, load())
 
-    def _reason_in_any_place(
+    def _reason_for_any_reader(
         self,
         name: str,
         shape: Sequence[int],

@@ -243,7 +243,7 @@ class Pipeline:
             Of the type that was named when the pipeline was made.
         """
         facts: dict[str, Any] = {}
-        for steps in self._together():
+        for steps in self._groups():
             if _holds(steps[0], facts, context):
                 mod = tvm.transform.Sequential([_as_tvm_pass(steps, facts, context)])(mod)
         return mod
@@ -255,7 +255,7 @@ class Pipeline:
             kernel = _applied(step.declared, kernel, facts, None)
         return kernel, facts
 
-    def _together(self) -> Iterator[list[Step]]:
+    def _groups(self) -> Iterator[list[Step]]:
         """Yield groups of steps: consecutive passes over kernels, and each other pass alone.
 
         So a kernel goes through all passes of a group before the next kernel goes through any.

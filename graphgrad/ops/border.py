@@ -120,7 +120,7 @@ class _Folding:
 
     def wrapped(self) -> Any:
         """The fold of a circular border: an element occurs once in each repetition of the axis."""
-        repetition = self._turns(self.extent)
+        repetition = self._repetitions(self.extent)
 
         def element(indices: Sequence[Any]) -> Any:
             position = tirx.floormod(self.before + indices[self.axis], self.extent)
@@ -136,7 +136,7 @@ class _Folding:
         An element occurs on the way forth and, unless it is an end of the axis, on the way back.
         """
         period = _mirror_period(self.extent)
-        repetition = self._turns(period)
+        repetition = self._repetitions(period)
 
         def element(indices: Sequence[Any]) -> Any:
             j = indices[self.axis]
@@ -174,10 +174,10 @@ class _Folding:
             name="border",
         )
 
-    def _turns(self, period: Any) -> Any:
+    def _repetitions(self, period: Any) -> Any:
         """The reduction axis over the periods that the padded axis touches, the last in part."""
         total = self.x.shape[self.axis]
-        return te.reduce_axis((0, tirx.floordiv(total - 1, period) + 1), name="turn")
+        return te.reduce_axis((0, tirx.floordiv(total - 1, period) + 1), name="repetition")
 
     def _guarded(self, indices: Sequence[Any], position: Any, *conditions: Any) -> Any:
         """The element at a position of the axis; zero beyond it or if a condition fails."""

@@ -191,13 +191,20 @@ class StageBuilder:
     def _given(self, argument: Any) -> Any:
         """An argument as a function of tensor expressions takes it: tensors for Relax values."""
         if isinstance(argument, list | tuple | tvm_ffi.Array):
-            values = [self._given(item) for item in argument]
+            values = [self._extent(item) for item in argument]
             return tuple(values) if isinstance(argument, tuple) else values
         if isinstance(argument, relax.ShapeExpr):
             return [self._composition.inside(extent) for extent in argument.values]
+        if isinstance(argument, tirx.IntImm):
+            return argument  # no part of a shape, but an operand with a dtype of its own
         if tvm.ir.is_prim_expr(argument):
             return self._composition.inside(argument)
         return self.value(argument) if isinstance(argument, relax.Expr) else argument
+
+    def _extent(self, item: Any) -> Any:
+        """An item of a list, which is an extent or a position if it is a number."""
+        is_number = isinstance(item, tirx.IntImm)
+        return self._composition.inside(item) if is_number else self._given(item)
 
     def _type(self, tensor: te.Tensor) -> relax.TensorType:
         shape = [self._composition.outside(extent) for extent in tensor.shape]

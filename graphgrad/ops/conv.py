@@ -450,7 +450,7 @@ _MIN_VECTOR_CHANNELS = 8
 _MAX_PHASES = 16
 """The residue classes that a data gradient is split into at most: each is a loop nest to compile.
 
-With more of them, one sum computes the taps of every position (`_DataGradient.at_once`).
+With more of them, one sum computes the taps of every position (`_DataGradient.in_one_sum`).
 """
 
 
@@ -493,7 +493,7 @@ def data_gradient(
     )
     classes_are_few = prod(window.strides) <= _MAX_PHASES
     return cast(
-        gradient.by_phases() if classes_are_static and classes_are_few else gradient.at_once(),
+        gradient.by_residues() if classes_are_static and classes_are_few else gradient.in_one_sum(),
         dtype,
     )
 
@@ -595,35 +595,35 @@ class _Axis:
         """One more than the last position of the cotangent that any position of the data reads."""
         return _simplify((self.extent - 1 + self.before) // self.stride + 1)
 
-    def quotients(self, digit: int) -> Dimension:
-        """The number of positions whose remainder by the stride is `digit`."""
-        return _ceiling(self.extent - digit, self.stride)
+    def quotients(self, residue: int) -> Dimension:
+        """The number of positions whose remainder by the stride is `residue`."""
+        return _ceiling(self.extent - residue, self.stride)
 
-    def phases(self) -> dict[int, _Phase]:
+    def residue_classes(self) -> dict[int, _ResidueClass]:
         """The taps of each remainder by the stride; remainders without any are left out.
 
         They are the solutions r of r · dilation ≡ remainder + padding (mod stride).
         """
-        phase_of_digit = {}
-        for digit in range(self.stride):
-            target = digit + self.before
+        class_of_residue = {}
+        for residue in range(self.stride):
+            target = residue + self.before
             first = target // self.common * self.inverse % self.period
             count = _ceiling(self.kernel - first, self.period)
-            empty = same_dimension(count, 0) or same_dimension(self.quotients(digit), 0)
+            empty = same_dimension(count, 0) or same_dimension(self.quotients(residue), 0)
             if target % self.common == 0 and not empty:
                 offset = (target - first * self.dilation) // self.stride
                 # Exact, because first · dilation ≡ target modulo the stride.
-                phase_of_digit[digit] = _Phase(self, count, first, offset)
-        return phase_of_digit
+                class_of_residue[residue] = _ResidueClass(self, count, first, offset)
+        return class_of_residue
 
 
 @dataclass(frozen=True)
-class _Phase:
+class _ResidueClass:
     """The taps that reach the positions of one residue class along an axis.
 
-    For the position quotient · stride + digit, the tap `first` + u · period, with u < count, reads
-    the cotangent at quotient + `offset` − u · move. Sums run over t = count − 1 − u, so that they
-    read the cotangent forwards, as convolutions read their data.
+    For the position quotient · stride + residue, the tap `first` + u · period, with u < count,
+    reads the cotangent at quotient + `offset` − u · move. Sums run over t = count − 1 − u, so that
+    they read the cotangent forwards, as convolutions read their data.
     """
 
     axis: _Axis
@@ -640,7 +640,7 @@ class _Phase:
         """The tap of the term `t` of a sum."""
         return self.first + (self.count - 1 - t) * self.axis.period
 
-    def place(self, quotient: Any, t: Any, shift: Dimension) -> Any:
+    def ct_index(self, quotient: Any, t: Any, shift: Dimension) -> Any:
         """The index at which the term `t` reads the cotangent behind `shift` zeros."""
         return quotient + t * self.axis.move + (self.lowest + shift)
 
@@ -650,7 +650,7 @@ class _Phase:
 
 
 @dataclass(frozen=True)
-class _AllPhases:
+class _AllResidues:
     """The taps of all positions along an axis, computed from each position.
 
     The kernel is padded with zeros to a multiple of the period, so that all positions have equally
@@ -681,7 +681,7 @@ class _AllPhases:
         """The tap of the term `t` of a position's sum."""
         return self.first(position) + (self.count - 1 - t) * self.axis.period
 
-    def place(self, position: Any, t: Any, shift: Dimension) -> Any:
+    def ct_index(self, position: Any, t: Any, shift: Dimension) -> Any:
         """The index at which the term `t` reads the cotangent behind `shift` zeros."""
         axis = self.axis
         reached = (position + axis.before - self.first(position) * axis.dilation) // axis.stride
@@ -719,27 +719,27 @@ class _DataGradient:
     layouts: tuple[str, str, str]
     dtype: str
 
-    def by_phases(self) -> te.Tensor:
+    def by_residues(self) -> te.Tensor:
         """The gradient as a sum for each combination of remainders, interleaved by a last stage."""
-        phases = {letter: axis.phases() for letter, axis in self.axes.items()}
-        shifts = {letter: _shift(of_digit.values()) for letter, of_digit in phases.items()}
+        classes = {letter: axis.residue_classes() for letter, axis in self.axes.items()}
+        shifts = {letter: _shift(each.values()) for letter, each in classes.items()}
         ct = self._add_border(shifts)
         order = self.layouts[2]
         moduli = [self.axes[axis].stride if axis in self.axes else 1 for axis in order]
         stages = {}
-        for digits in combinations(*(phases.get(axis, (0,)) for axis in order)):
-            digit_of = dict(zip(order, digits, strict=True))
-            taps = {letter: of_digit[digit_of[letter]] for letter, of_digit in phases.items()}
+        for residues in combinations(*(classes.get(axis, (0,)) for axis in order)):
+            residue_of = dict(zip(order, residues, strict=True))
+            taps = {letter: each[residue_of[letter]] for letter, each in classes.items()}
             quotients = {
-                letter: axis.quotients(digit_of[letter]) for letter, axis in self.axes.items()
+                letter: axis.quotients(residue_of[letter]) for letter, axis in self.axes.items()
             }
             name, attributes = "data_gradient", None
             if max(moduli) > 1:
-                name = f"{name}_{label(digits)}"
-                attributes = marked(Kind.RESIDUE_CLASS, moduli, digits)
+                name = f"{name}_{label(residues)}"
+                attributes = marked(Kind.RESIDUE_CLASS, moduli, residues)
             shape = long(quotients.get(axis, self.extents[axis]) for axis in order)
             element = self._element(ct, self.w, taps, shifts)
-            stages[digits] = te.compute(shape, element, name=name, attrs=attributes)
+            stages[residues] = te.compute(shape, element, name=name, attrs=attributes)
         # Without strides there is one class, which is the gradient itself. `stages` is empty if no
         # position has a tap; `merged` then makes zeros.
         if max(moduli) == 1 and stages:
@@ -747,12 +747,12 @@ class _DataGradient:
         shape_of_all = long(self.extents[axis] for axis in order)
         return merged(stages, shape_of_all, moduli, self.dtype, "interleaved")
 
-    def at_once(self) -> te.Tensor:
+    def in_one_sum(self) -> te.Tensor:
         """The gradient as one sum whose taps are computed from the position: for many remainders.
 
         It multiplies by some zeros, where the kernel is no multiple of the stride.
         """
-        taps = {letter: _AllPhases(axis) for letter, axis in self.axes.items()}
+        taps = {letter: _AllResidues(axis) for letter, axis in self.axes.items()}
         shifts = {letter: _shift([of_axis]) for letter, of_axis in taps.items()}
         kernel = {letter: of_axis.count * of_axis.axis.period for letter, of_axis in taps.items()}
         w = bordered(self.w, self.layouts[1], self.layouts[1], {}, kernel)
@@ -764,7 +764,7 @@ class _DataGradient:
         self,
         ct: te.Tensor,
         w: te.Tensor,
-        taps: Mapping[str, _Phase | _AllPhases],
+        taps: Mapping[str, _ResidueClass | _AllResidues],
         shifts: Mapping[str, Dimension],
     ) -> Callable[..., Any]:
         """The function that sums one element, from its indices."""
@@ -787,7 +787,7 @@ class _DataGradient:
             weight_index = {"O": k_of_all, "I": channel}
             conditions = []
             for axis, axis_taps in taps.items():
-                ct_index[axis] = axis_taps.place(index_of[axis], term_of[axis], shifts[axis])
+                ct_index[axis] = axis_taps.ct_index(index_of[axis], term_of[axis], shifts[axis])
                 weight_index[axis] = axis_taps.tap(index_of[axis], term_of[axis])
                 conditions += axis_taps.condition(index_of[axis])
             left = ct(*[ct_index[axis] for axis in ct_layout])
@@ -811,7 +811,7 @@ class _DataGradient:
         return bordered(self.ct, layout, layout, shifts, extents)
 
 
-def _shift(taps: Iterable[_Phase | _AllPhases]) -> Dimension:
+def _shift(taps: Iterable[_ResidueClass | _AllResidues]) -> Dimension:
     """The number of zeros that a cotangent needs in front, for any of these taps to read it."""
     shift: Dimension = 0
     for axis_taps in taps:

@@ -109,7 +109,7 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
     coordinates = op.split(rows, len(extents), axis=-1) if len(extents) > 1 else [rows]
     # The grid has the coordinate of the last spatial axis first.
     positions = [
-        _place(coordinate, extent, how.align_corners)
+        _unnormalize(coordinate, extent, how.align_corners)
         for coordinate, extent in zip(reversed(coordinates), extents, strict=True)
     ]
     sampled = op.reshape(sample_at(x, positions, how), [batch, *grid.shape[1:-1], channels])
@@ -211,7 +211,7 @@ def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, 
     return taps, extent_a * extent_b
 
 
-def _place(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
+def _unnormalize(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
     """The position of a coordinate from −1 to 1, in elements from the center of the first."""
     if align_corners:
         return (coordinate + 1.0) * ((extent - 1) / 2)

@@ -90,7 +90,7 @@ def scan(
 def _emitted(target: Emitter, step: Step, steps: Dimension) -> tuple[list[Tensor], list[Tensor]]:
     """Emit a loop; return the last carry and the results of all steps."""
     # A result that is the new carry itself needs no memory of its own: the states have it.
-    carry_indices = [_place(result, step.following) for result in step.results]
+    carry_indices = [_index_of(result, step.following) for result in step.results]
     separate = [result for result, i in zip(step.results, carry_indices, strict=True) if i is None]
     states = _states(target, step, steps, separate)
     count = len(step.start)
@@ -104,7 +104,7 @@ def _emitted(target: Emitter, step: Step, steps: Dimension) -> tuple[list[Tensor
     return last, [_part(state, 1, steps + 1) for state in ys]
 
 
-def _place(value: Any, values: Sequence[Any]) -> int | None:
+def _index_of(value: Any, values: Sequence[Any]) -> int | None:
     """The index of a Relax value in a sequence of them; None if it is not there."""
     return next((i for i, other in enumerate(values) if value.same_as(other)), None)
 

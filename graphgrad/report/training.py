@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from ..train.run import PATIENCE, History
+from ..train.run import History
 from .curve import sparkline
 from .progress import show
 from .stream import Stream
@@ -100,11 +100,11 @@ class TrainingReport:
 
     def diverged(self, history: History) -> None:
         """Say that the run failed, and what may help."""
-        last_step = len(history.losses)
+        last_step, skipped = len(history.losses), history.skipped_at_end
         message = (
-            f"the loss or a gradient was not finite in each of the last {PATIENCE} steps (up to "
-            f"step {last_step}), so the run was given up; those steps changed nothing. Lower --lr, "
-            "or look for values in the data that are not finite"
+            f"the loss or a gradient was not finite in each of the last {skipped} steps (up to "
+            f"step {last_step}), so the run failed; those steps changed nothing. Lower --lr, or "
+            "look for values in the data that are not finite"
         )
         self.event("diverged", done=last_step, message=message)
         self._complain(message)

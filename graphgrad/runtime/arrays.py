@@ -120,7 +120,7 @@ class Staging:
         self._held[key] = copy(array, self._device, self._held.get(key))
         return self._held[key]
 
-    def place(self, label: str, lent: tvm.runtime.Tensor | np.ndarray) -> tvm.runtime.Tensor:
+    def on_device(self, label: str, lent: tvm.runtime.Tensor | np.ndarray) -> tvm.runtime.Tensor:
         """What `lend` returned, on the device: where it is, or else a copy, as by `copy`."""
         return self.copy(label, lent) if isinstance(lent, np.ndarray) else lent
 

@@ -209,7 +209,7 @@ class Libraries:
                 for exported_shapes in self._libraries
             )
             raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
-        tensors = [staging.place(f"input {name!r}", tensors_or_arrays[name]) for name in types]
+        tensors = [staging.on_device(f"input {name!r}", tensors_or_arrays[name]) for name in types]
         return self._libraries[shapes], tensors
 
 

@@ -294,7 +294,7 @@ class ExportedStep(TakesTurns):
         # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**types, **groups}}
         state_file.check_match(path, groups, types)
-        self._place(groups, progress)
+        self._restore(groups, progress)
         return progress.extra
 
     def _start(self, weights: Mapping[str, Any]) -> None:
@@ -310,14 +310,14 @@ class ExportedStep(TakesTurns):
         for name, ty in types.items():
             ty.check(f"weights {name!r}", arrays[name])
         facts = {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0}
-        self._place(self._described.started(arrays), self._progress(MANIFEST, facts))
+        self._restore(self._described.started(arrays), self._progress(MANIFEST, facts))
 
     def _progress(self, path: str | os.PathLike[str], facts: Mapping[str, Any]) -> Progress:
         """The progress that the facts of a file tell, checked."""
         optimizer, dtypes = self.manifest["optimizer"], self._trained_dtypes()
         return progress_in(path, facts, optimizer, self.accumulate, dtypes)
 
-    def _place(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
+    def _restore(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
         """Go on from the arrays of a state file, which are copied to the device."""
 
         def placed() -> tuple[Any, ...]:

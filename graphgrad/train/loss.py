@@ -82,7 +82,10 @@ class LabelLoss:
                 f"targets: {self.name} takes integer labels, given {targets.dtype}; convert "
                 "class numbers with .astype('int64'), one-hot rows with .argmax(1)"
             )
-        labels, classes = targets.astype("int64", copy=False), int(output.shape[1])
+        batch, classes, *rest = map(int, output.shape)
+        axis = f"; axis 1 of the model's first output, {(batch, classes, *rest)}, is the classes"
+        check_target_shape(targets, (batch, *rest), axis)
+        labels = targets.astype("int64", copy=False)
         # As unsigned numbers negative ones are the largest: one comparison finds all that is wrong.
         if (labels.view("uint64") >= classes).any():
             self._check_range(targets, classes)
@@ -310,15 +313,15 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
-def check_target_shape(targets: np.ndarray, expected: tuple[int, ...]) -> None:
-    """Raise unless targets have a shape.
+def check_target_shape(targets: np.ndarray, expected: tuple[int, ...], reason: str = "") -> None:
+    """Raise unless targets have a shape; a reason for it ends the message.
 
     Raises
     ------
     InputError
     """
     if targets.shape != expected:
-        raise InputError(f"targets: expected shape {expected}, given {targets.shape}")
+        raise InputError(f"targets: expected shape {expected}, given {targets.shape}{reason}")
 
 
 LOSSES: dict[str, Loss] = {

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal, Protocol
 
 import numpy as np
@@ -117,15 +117,20 @@ class History:
         return sum(not math.isfinite(loss) for loss in self.losses)
 
     @property
+    def skipped_at_end(self) -> int:
+        """How many of the last steps in a row were skipped."""
+        skipped = (not math.isfinite(loss) for loss in reversed(self.losses))
+        return sum(takewhile(bool, skipped))
+
+    @property
     def diverged(self) -> bool:
         """Whether the last `PATIENCE` steps were all skipped."""
-        return len(self.losses) >= PATIENCE and self.ended_skipping
+        return self.skipped_at_end >= PATIENCE
 
     @property
     def ended_skipping(self) -> bool:
-        """Whether the last steps, up to `PATIENCE` of them, were all skipped."""
-        recent = self.losses[-PATIENCE:]
-        return bool(recent) and not any(map(math.isfinite, recent))
+        """Whether the last `PATIENCE` steps, or more than half of a run, were all skipped."""
+        return self.skipped_at_end >= min(PATIENCE, len(self.losses) // 2 + 1)
 
     @property
     def held_out(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ from .tensors import memory_of
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Buffer:
     """A buffer on the device: a tensor, and on the host its memory as a numpy array, else None."""
 
     tensor: tvm.runtime.Tensor
@@ -33,7 +33,7 @@ class Staging:
         self.device = device
         self._limit = limit
         self._is_host = device.type == "cpu"
-        self._held: dict[str, Recent[Any, _Place]] = {}
+        self._held: dict[str, Recent[Any, _Buffer]] = {}
 
     def copy(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
         """An array on the device; it is overwritten by the next of its name and shape.
@@ -42,7 +42,7 @@ class Staging:
         ------
         DeviceError
         """
-        buffer = self._place(name, array)
+        buffer = self._buffer(name, array)
         if buffer.memory is not None:
             buffer.memory[...] = array
             return buffer.tensor
@@ -58,17 +58,17 @@ class Staging:
         """
         if self._is_host:
             return self.copy(name, array)
-        buffer = self._place(name, array)
+        buffer = self._buffer(name, array)
         with reported(self.device, f"a copy of {name}", array.nbytes):
             return overwrite(buffer.tensor, array)
 
-    def _place(self, name: str, array: np.ndarray) -> _Place:
+    def _buffer(self, name: str, array: np.ndarray) -> _Buffer:
         """The buffer for arrays of a name, shape and dtype, allocated when first asked for."""
 
-        def allocate() -> _Place:
+        def allocate() -> _Buffer:
             with reported(self.device, f"a copy of {name}", array.nbytes):
                 tensor = empty(array.shape, str(array.dtype), self.device)
-            return _Place(tensor, memory_of(tensor) if self._is_host else None)
+            return _Buffer(tensor, memory_of(tensor) if self._is_host else None)
 
         if name not in self._held:
             self._held[name] = Recent(self._limit)

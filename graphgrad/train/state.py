@@ -87,7 +87,7 @@ class TrainState:
                 for slot, fill in slots.items()
             }
         # The group and the name of each tensor that a step returns behind the count, in that order.
-        self._places = [
+        self._returned = [
             *((self.params, name) for name in self.trained),
             *((group, name) for group in (self.state, *self.slots.values()) for name in group),
         ]
@@ -167,13 +167,13 @@ class TrainState:
             if position == 0:
                 self.updates = tensor
             else:
-                group, name = self._places[position - 1]
+                group, name = self._returned[position - 1]
                 group[name] = tensor
                 self._spans = None
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
         """The tensors that `replace` may replace, in its order."""
-        return [self.updates, *(group[name] for group, name in self._places)]
+        return [self.updates, *(group[name] for group, name in self._returned)]
 
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
         """Raise if memory that the caller lends belongs to a tensor that a step may overwrite.

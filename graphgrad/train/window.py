@@ -70,7 +70,7 @@ class Window:
             # On the device from the start, so that no micro-batch has to copy its flag there.
             self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
         # The group and the name of each tensor, in the order in which a micro-batch returns them.
-        self._places = [(members, name) for members in self._groups.values() for name in members]
+        self._returned = [(members, name) for members in self._groups.values() for name in members]
         self._spans: Spans | None = (
             None  # None before the first check, and once a tensor is replaced
         )
@@ -90,7 +90,7 @@ class Window:
         What is left out was overwritten where it is.
         """
         for position, tensor in tensors.items():
-            members, name = self._places[position]
+            members, name = self._returned[position]
             members[name] = tensor
             self._spans = None
         self.accumulated += 1

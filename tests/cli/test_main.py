@@ -76,7 +76,8 @@ def onnx_accuracy(out: Path) -> float:
 
 
 def test_learns_and_tells_json_lines(task, tmp_path, capsys):
-    assert train(*task, "--epochs", "20", "--batch", "16", "--json", out=tmp_path / "out") == 0
+    arguments = [*task, "--epochs", "20", "--batch", "16", "--lr", "0.2", "--json"]
+    assert train(*arguments, out=tmp_path / "out") == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [e["event"] for e in events] == ["start", *["epoch"] * 20, "done"]
     assert events[-1]["held_out"]["accuracy"] > 0.8
@@ -123,7 +124,7 @@ def test_mean_squared_error(tmp_path, capsys):
     onnx.save(models.mlp((2, 1)), tmp_path / "linear.onnx")
     x = np.random.default_rng(0).standard_normal((32, 2)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=x, y=x[:, :1], x_test=x, y_test=x[:, :1])
-    data = ["--data", str(tmp_path / "d.npz"), "--loss", "mse", "--weight-decay", "0"]
+    data = ["--data", str(tmp_path / "d.npz"), "--loss", "mse", "--lr", "0.2"]
     arguments = [str(tmp_path / "linear.onnx"), *data, "--epochs", "40", "--batch", "32"]
     assert train(*arguments, out=tmp_path / "out") == 0
     assert "held-out mean squared error" in capsys.readouterr().out
@@ -253,6 +254,12 @@ def test_help_has_examples_and_exit_codes(name, capsys):
     text = capsys.readouterr().out
     assert exit.value.code == 0
     assert f"examples:\n  graphgrad {name}" in text and "exit codes:" in text and "--json" in text
+
+
+def test_digits_that_a_model_does_not_take(task, tmp_path, capsys):
+    """Whoever names a model and no data did not mean the digits."""
+    assert train(task[0], out=tmp_path / "out") == 2
+    assert "without --data a model gets the built-in digits: float32 of" in capsys.readouterr().err
 
 
 def test_grad_prints_the_differentiated_module(task, capsys):

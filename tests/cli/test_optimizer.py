@@ -3,6 +3,8 @@
 import pytest
 
 import graphgrad as gg
+from graphgrad.cli.job import new_settings
+from graphgrad.cli.main import parser
 from graphgrad.cli.optimizer import DEFAULTS, SCHEDULES, build_optimizer, build_schedule
 from graphgrad.cli.train import Settings
 
@@ -12,7 +14,7 @@ def settings(optimizer="sgd", **given):
 
 
 @pytest.mark.parametrize("name, expected", [
-    ("sgd", gg.optim.SGD(0.2, momentum=0.9, weight_decay=5e-3, nesterov=True)),
+    ("sgd", gg.optim.SGD(0.01, momentum=0.9, nesterov=True)),
     ("adam", gg.optim.Adam(1e-3)),
     ("adamw", gg.optim.AdamW(1e-3, weight_decay=1e-2)),
     ("adagrad", gg.optim.Adagrad(1e-2)),
@@ -22,9 +24,17 @@ def test_defaults(name, expected):
     assert build_optimizer(settings(name)) == expected
 
 
+@pytest.mark.parametrize("arguments, lr", [
+    ("", 0.2), ("m.onnx", 0.01), ("m.onnx --lr 0.5", 0.5), ("--optimizer adam", 1e-3),
+])  # fmt: skip
+def test_the_rate_of_the_built_in_network_is_its_own(arguments, lr):
+    """At the rate of the digits, whose network has batch norms, a plain perceptron diverges."""
+    assert new_settings(parser().parse_args(["train", *arguments.split()])).lr == lr
+
+
 @pytest.mark.parametrize("given, expected", [
-    ({"momentum": 0.0}, gg.optim.SGD(0.2, weight_decay=5e-3)),
-    ({"nesterov": False}, gg.optim.SGD(0.2, momentum=0.9, weight_decay=5e-3)),
+    ({"momentum": 0.0}, gg.optim.SGD(0.01)),
+    ({"nesterov": False}, gg.optim.SGD(0.01, momentum=0.9)),
     ({"clip_norm": 2.0, "optimizer": "adamw"},
      gg.optim.AdamW(1e-3, weight_decay=1e-2, clip_norm=2.0)),
     ({"momentum": 0.5, "optimizer": "rmsprop"}, gg.optim.RMSprop(1e-3, momentum=0.5)),

@@ -88,6 +88,8 @@ def test_a_file_system_that_cannot_be_written(tmp_path, monkeypatch):
         ([], False),
         ([math.nan] * 3, True),
         ([math.nan, 1.0], False),
+        ([1.0, math.nan], False),
+        ([1.0] * 5 + [math.nan] * 13, True),
         ([1.0] + [math.nan] * 20, True),
     ],
 )

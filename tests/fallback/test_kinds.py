@@ -11,12 +11,12 @@ from graphgrad.fallback.indices.linear_system import element_axes
 from graphgrad.fallback.kinds import (
     Kind,
     copied,
-    digits_of,
     iteration,
     kind_of,
     map_stage,
     marked,
     moduli_of,
+    residues_of,
     stage_over,
 )
 from tests.fallback.interpreter import evaluate
@@ -35,7 +35,7 @@ def test_kinds_are_read_as_they_are_written(kind):
 
 def test_residue_classes_carry_moduli_and_digits():
     residue_class = stage(marked(Kind.RESIDUE_CLASS, (2, 1), (1, 0))).op
-    assert (kind_of(residue_class), moduli_of(residue_class), digits_of(residue_class)) == (
+    assert (kind_of(residue_class), moduli_of(residue_class), residues_of(residue_class)) == (
         Kind.RESIDUE_CLASS,
         (2, 1),
         (1, 0),

@@ -3,6 +3,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import graphgrad as gg
+from graphgrad.errors import ModelError
+from graphgrad.frontend import constant_weights
 from graphgrad.frontend.onnx_import import from_onnx
 
 from .graphs import batch_norm_node, model_of, random, run_model
@@ -43,6 +45,26 @@ def test_weights_made_by_constant_of_shape_train_through_views():
     model.params["w"][:] = random(4, 3)
     x = random(2, 3)
     np.testing.assert_allclose(run_model(model, model.mod, x), x @ random(4, 3).T, rtol=1e-5)
+
+
+def test_a_large_weight_made_by_constant_of_shape_is_lifted():
+    """VGG-19's first linear layer has 411 MB; what is not lifted would silently not train."""
+    node, extents = filled("w", shape="s"), numpy_helper.from_array(np.array([4096, 25088]), "s")
+    array = constant_weights._held(node, {}, {"s": extents})
+    assert array.shape == (4096, 25088) and array.strides == (0, 0)
+
+
+def test_weights_that_no_message_holds_are_refused(monkeypatch):
+    monkeypatch.setattr(constant_weights, "_MOST_BYTES", 100)
+    nodes = [
+        filled("w", shape="s"),
+        filled("v", shape="s"),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "v"], ["y"]),
+    ]
+    proto = model_of(nodes, {"x": [1, 4]}, {"y": [1, 4]}, {"s": np.array([4, 4])})
+    with pytest.raises(ModelError, match=r"'v' and the weights before it.* 128 bytes, and 100 are"):
+        from_onnx(proto)
 
 
 def test_statistics_made_by_constant_of_shape_are_state():

@@ -101,6 +101,32 @@ def test_nested_carries_rows_and_results():
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("is_taken", "times"),
+    [
+        (lambda n: op.equal(n, relax.const(1, "int64")), 1),
+        (lambda n: op.less(n, relax.const(2**40, "int64")), 3),
+        (lambda n: op.logical_and(op.less(n, relax.const(2, "int64")), relax.const(True)), 2),
+    ],
+    ids=["equal", "large", "bool"],
+)
+def test_constants_in_the_body_have_a_dtype_of_their_own(is_taken, times):
+    def build(builder, h):
+        def step(carry, _):
+            h, n = carry
+            h = op.where(builder.emit(is_taken(n)), op.sin(h), h)
+            return (h, op.add(n, relax.const(1, "int64"))), None
+
+        (h, _), _ = gg.scan(step, (h, relax.const(0, "int64")), None, length=3)
+        return h
+
+    (h,) = arrays((2, 3))
+    (last,) = assert_gradients(function(build, *types((2, 3))), h)
+    for _ in range(times):
+        h = np.sin(h)
+    np.testing.assert_allclose(last, h, rtol=1e-12)
+
+
 def test_no_step_leaves_the_carry():
     def build(builder, x, h):
         last, ys = gg.scan(lambda h, x: (op.add(h, x), op.exp(h)), h, x)

@@ -18,7 +18,7 @@ def tell_all(as_json: bool) -> None:
     report.frozen_twin(HISTORY)
     report.finish(HISTORY, [Path("out", "trained.onnx")], drawn=False)
     report.interrupted(HISTORY, 9, "SIGTERM", Path("out"), "graphgrad train --resume")
-    report.diverged(HISTORY)
+    report.diverged(History([0.5, *[float("nan")] * 13]))
 
 
 def test_json_is_one_object_per_line(capsys):
@@ -49,7 +49,7 @@ def test_text(capsys, line):
 
 def test_failure_goes_to_standard_error(capsys):
     tell_all(as_json=False)
-    assert "not finite in each of the last 20 steps" in capsys.readouterr().err
+    assert "not finite in each of the last 13 steps (up to step 14)" in capsys.readouterr().err
 
 
 def test_a_terminal_without_blocks_gets_questions(monkeypatch):

@@ -109,6 +109,12 @@ def test_bad_settings(make):
         make()
 
 
+def test_classes_are_axis_1():
+    """Told before any range of labels: a language model may have its classes elsewhere."""
+    with pytest.raises(InputError, match=r"\(2, 5\), given \(2, 3\); axis 1 of .* the classes"):
+        CROSS_ENTROPY.prepare(np.full((2, 3), 4), tensor(2, 3, 5))
+
+
 def test_weights_must_be_one_per_class():
     f = gg.value_and_grad(identity([4, 3]), wrt="x", loss=gg.loss.cross_entropy(weight=[1.0, 2.0]))
     with pytest.raises(ModelError, match=r"2 class weights, but .* has 3 classes"):
@@ -136,8 +142,9 @@ def test_labels_of_any_integer_dtype(dtype):
     (np.array([2**64 - 1], "uint64"), "out of range"),
 ])  # fmt: skip
 def test_bad_labels(labels, message):
+    batch, *positions = np.shape(labels)
     with pytest.raises(InputError, match=message):
-        CROSS_ENTROPY.prepare(np.array(labels), tensor(2, 3))
+        CROSS_ENTROPY.prepare(np.array(labels), tensor(batch, 3, *positions))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "uint8"])

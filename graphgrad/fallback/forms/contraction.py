@@ -2,7 +2,7 @@
 
 A derived contraction has affine indices, no condition, and loops in the order of the forward
 pass. What an index divides by a constant, as in the channels of a grouped convolution, becomes
-two loops, one over quotients and one over digits.
+two loops, one over quotients and one over remainders.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def divisors(product: Product) -> dict[int, int]:
 
 
 def split(product: Product, by: Mapping[int, int]) -> Product:
-    """A product with some loops replaced by one over quotients and one over digits.
+    """A product with some loops replaced by one over quotients and one over remainders.
 
     Parameters
     ----------
@@ -151,9 +151,9 @@ def split(product: Product, by: Mapping[int, int]) -> Product:
         dtype = str(axis.extent.ty)
         zero = tirx.const(0, dtype)
         quotient = Axis(te.var(f"{axis.var.name}_q", dtype), zero, axis.extent // divisor)
-        digit = Axis(te.var(f"{axis.var.name}_d", dtype), zero, tirx.const(divisor, dtype))
-        loops[number] = [quotient, digit]
-        values.append((axis.var, quotient.var * divisor + digit.var + axis.low))
+        remainder = Axis(te.var(f"{axis.var.name}_d", dtype), zero, tirx.const(divisor, dtype))
+        loops[number] = [quotient, remainder]
+        values.append((axis.var, quotient.var * divisor + remainder.var + axis.low))
     count = len(product.element)
     a, b = (substituted(load, values) for load in product.loads)
     return _simplified(

@@ -111,7 +111,7 @@ class _Derivation:
         classes = self._classes(self.moduli)
         if not classes or self._exceed(classes, _SUM_POINTS_PER_SCATTER_POINT):
             return None
-        stages = {each.digits: self._gathered(each) for each in classes}
+        stages = {each.residues: self._gathered(each) for each in classes}
         dtype = str(next(iter(stages.values())).dtype)
         return merged(stages, part.tensor.shape, self.moduli, dtype, self.name)
 
@@ -120,7 +120,7 @@ class _Derivation:
         here = _replace_terms(
             self.contribution, lambda exprs: substitute_expressions(exprs, positions)
         )
-        name = f"{self.name}_ph{label(part.digits)}"
+        name = f"{self.name}_r{label(part.residues)}"
         return gather(here, part.inversion, part.element, name)
 
     def _classes(self, moduli: Sequence[int]) -> list[ResidueClass]:
@@ -202,7 +202,7 @@ class _Derivation:
             if not classes or self._exceed(classes, _CONTRACTION_POINTS_PER_SCATTER_POINT):
                 continue
             products = {
-                each.digits: product_at(loads, part.axes, each.inversion, each.element)
+                each.residues: product_at(loads, part.axes, each.inversion, each.element)
                 for each in classes
             }
             stage = contraction(products, moduli, part.tensor.shape, self.name, self.pads)

@@ -12,11 +12,11 @@ from ..kinds import Kind, marked
 from ..walk import Expr
 from .contraction import Product, divisors, emitted, is_affine, split
 from .pads import padded
-from .residues import Digits, label, merged
+from .residues import Residues, label, merged
 
 
 def contraction(
-    products: Mapping[Digits, Product],
+    products: Mapping[Residues, Product],
     moduli: Sequence[int],
     shape: Sequence[Expr],
     name: str,
@@ -27,7 +27,7 @@ def contraction(
     Parameters
     ----------
     products : mapping of Product
-        By the residue classes' digits; one under all zeros if nothing is split.
+        By residue class; one under all zeros if nothing is split.
     moduli : sequence of int
         One per dimension.
     shape : sequence of Expr
@@ -37,7 +37,7 @@ def contraction(
         Whether conditions may become borders of zeros, see `pads`.
     """
     by = _quotients(products, moduli)
-    parts = {digits: _split_product(product, by) for digits, product in products.items()}
+    parts = {residues: _split_product(product, by) for residues, product in products.items()}
     if not all(is_affine(part) for part in parts.values()):
         return None
     if pads:
@@ -47,21 +47,21 @@ def contraction(
         kind = Kind.REDUCE if part.conditions else Kind.CONTRACTION
         return _fold_dimensions(emitted(part, name, marked(kind)), by, shape)
     loop_moduli = _spread(moduli, by, 1)
-    stages: dict[Digits, te.Tensor] = {}
-    for digits, part in parts.items():
+    stages: dict[Residues, te.Tensor] = {}
+    for residues, part in parts.items():
         kind = Kind.REDUCE if part.conditions else Kind.RESIDUE_CLASS
-        loop_digits = _spread(digits, by, 0)
-        attributes = marked(kind, loop_moduli, loop_digits)
-        stages[loop_digits] = emitted(part, f"{name}_ph{label(digits)}", attributes)
+        loop_residues = _spread(residues, by, 0)
+        attributes = marked(kind, loop_moduli, loop_residues)
+        stages[loop_residues] = emitted(part, f"{name}_r{label(residues)}", attributes)
     extents: list[Expr] = []
     for number, extent in enumerate(shape):
-        # A divided dimension is two here, one of quotients and one of digits.
+        # A divided dimension is two here, one of quotients and one of remainders.
         extents += [extent // by[number], by[number]] if number in by else [extent]
     dtype = str(next(iter(stages.values())).dtype)
     return _fold_dimensions(merged(stages, extents, loop_moduli, dtype, name), by, shape)
 
 
-def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dict[int, int]:
+def _quotients(products: Mapping[Residues, Product], moduli: Sequence[int]) -> dict[int, int]:
     """The divisors of the tensor's dimensions in any class, but for those that `moduli` split."""
     quotients: dict[int, int] = {}
     for product in products.values():
@@ -73,22 +73,22 @@ def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dic
 
 
 def _split_product(product: Product, by: Mapping[int, int]) -> Product:
-    """A product with those dimensions, and its loops, as quotients and digits."""
+    """A product with those dimensions, and its loops, as quotients and remainders."""
     loops = {n: d for n, d in divisors(product).items() if n >= len(product.element)}
     return split(product, {**by, **loops}) if by or loops else product
 
 
-def _spread(values: Sequence[int], by: Mapping[int, int], digit: int) -> tuple[int, ...]:
+def _spread(values: Sequence[int], by: Mapping[int, int], residue: int) -> tuple[int, ...]:
     """Values per dimension as values per loop, where some dimensions are two loops."""
     return tuple(
         item
         for number, value in enumerate(values)
-        for item in ([value, digit] if number in by else [value])
+        for item in ([value, residue] if number in by else [value])
     )
 
 
 def _fold_dimensions(stage: te.Tensor, by: Mapping[int, int], shape: Sequence[Expr]) -> te.Tensor:
-    """A tensor of some shape from one with dimensions as quotients and digits."""
+    """A tensor of some shape from one with dimensions as quotients and remainders."""
     if not by:
         return stage
 

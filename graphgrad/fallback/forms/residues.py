@@ -34,7 +34,7 @@ _MAX_RESIDUE_CLASSES = 16
 _MAX_REMAINING_FRACTION = 0.9
 """Part of the points that a split of a dimension may leave at most; chosen, not measured."""
 
-Digits = tuple[int, ...]
+Residues = tuple[int, ...]
 """A remainder for each dimension, 0 for those that are not split."""
 
 
@@ -44,7 +44,7 @@ class ResidueClass:
 
     Attributes
     ----------
-    digits : tuple of int
+    residues : tuple of int
     element : list of Axis
         Over the quotients of the positions.
     position : list of Expr
@@ -52,7 +52,7 @@ class ResidueClass:
     inversion : Inversion
     """
 
-    digits: Digits
+    residues: Residues
     element: list[Axis]
     position: list[Expr]
     inversion: Inversion
@@ -154,17 +154,17 @@ def residue_classes(
     """
     analyzer = tvm.sym.Analyzer()
     classes = []
-    for digits in combinations(*(range(modulus) for modulus in moduli)):
+    for residues in combinations(*(range(modulus) for modulus in moduli)):
         axes, position = [], []
-        for axis, modulus, digit in zip(element, moduli, digits, strict=True):
+        for axis, modulus, residue in zip(element, moduli, residues, strict=True):
             extent = axis.extent
             if modulus > 1:
-                # ⌈(extent - digit) / modulus⌉ positions have this remainder.
-                extent = analyzer.simplify(tirx.floordiv(extent + (modulus - 1 - digit), modulus))
+                # ⌈(extent - residue) / modulus⌉ positions have this remainder.
+                extent = analyzer.simplify(tirx.floordiv(extent + (modulus - 1 - residue), modulus))
             var = te.var(axis.var.name, str(axis.var.ty))
             axes.append(Axis(var, axis.low, extent))
-            position.append(var if modulus == 1 else var * modulus + digit)
-        restricted = _restrict_to_residues(contribution, moduli, digits)
+            position.append(var if modulus == 1 else var * modulus + residue)
+        restricted = _restrict_to_residues(contribution, moduli, residues)
         if restricted is None:
             continue
         reading, former = restricted
@@ -172,18 +172,18 @@ def residue_classes(
         values = list(zip([axis.var for axis in reading.axes], inversion.values, strict=True))
         # The inversion solves for the restricted loops; the terms are in the former ones.
         inversion = replace(inversion, values=[substituted(value, values) for value in former])
-        residue_class = ResidueClass(digits, axes, position, inversion)
+        residue_class = ResidueClass(residues, axes, position, inversion)
         if residue_class.points and not any(is_false(guard) for guard in inversion.guards):
             classes.append(residue_class)
     return classes
 
 
 def _restrict_to_residues(
-    contribution: Contribution, moduli: Sequence[int], digits: Digits
+    contribution: Contribution, moduli: Sequence[int], residues: Residues
 ) -> tuple[Contribution, list[Expr]] | None:
-    """A contribution with loops over only those values that its digits allow.
+    """A contribution with loops over only those values that its residues allow.
 
-    Where one loop variable alone decides the remainder of an index, each digit has its own values
+    Where one loop variable alone decides the remainder of an index, each residue has its own values
     of that variable.
 
     Returns
@@ -193,12 +193,12 @@ def _restrict_to_residues(
     """
     axes = list(contribution.axes)
     values: list[Expr] = [axis.var for axis in axes]
-    for index, modulus, digit in zip(contribution.indices, moduli, digits, strict=True):
+    for index, modulus, residue in zip(contribution.indices, moduli, residues, strict=True):
         deciding = _deciding(index, modulus, contribution.axes)
         if deciding is None:
             continue
         number, factor, rest = deciding
-        class_of_loop = _residue_class(factor, digit - rest, modulus)
+        class_of_loop = _residue_class(factor, residue - rest, modulus)
         if class_of_loop is None:
             return None
         axis = contribution.axes[number]
@@ -262,13 +262,13 @@ def has_too_many_classes(classes: Sequence[ResidueClass]) -> bool:
     return len(classes) > _MAX_RESIDUE_CLASSES
 
 
-def label(digits: Digits) -> str:
-    """The digits of a residue class as they stand in its name."""
-    return "".join(str(digit) for digit in digits)
+def label(residues: Residues) -> str:
+    """The residues of a residue class as they stand in its name."""
+    return "".join(str(residue) for residue in residues)
 
 
 def merged(
-    stages: Mapping[Digits, te.Tensor],
+    stages: Mapping[Residues, te.Tensor],
     shape: Sequence[Expr],
     moduli: Sequence[int],
     dtype: str,
@@ -278,7 +278,7 @@ def merged(
 
     Parameters
     ----------
-    stages : mapping of tensors, by their digits
+    stages : mapping of tensors, by their residues
     shape : sequence of Expr
     moduli : sequence of int
         One per dimension.
@@ -292,15 +292,16 @@ def merged(
             for p, modulus in zip(position, moduli, strict=True)
         ]
 
-        def choice(digits: Digits) -> Expr:
-            number = len(digits)
+        def choice(residues: Residues) -> Expr:
+            number = len(residues)
             if number == len(moduli):
-                return stages[digits](*quotients) if digits in stages else tirx.const(0.0, dtype)
+                present = residues in stages
+                return stages[residues](*quotients) if present else tirx.const(0.0, dtype)
             # The last needs no condition: no other remainder is left.
-            *alternatives, value = (choice((*digits, digit)) for digit in range(moduli[number]))
+            *alternatives, value = (choice((*residues, each)) for each in range(moduli[number]))
             remainder = tirx.floormod(position[number], moduli[number])
-            for digit, alternative in reversed(list(enumerate(alternatives))):
-                here = tirx.EQ(remainder, tirx.const(digit, str(remainder.ty)))
+            for residue, alternative in reversed(list(enumerate(alternatives))):
+                here = tirx.EQ(remainder, tirx.const(residue, str(remainder.ty)))
                 value = tirx.if_then_else(here, alternative, value)
             return value
 

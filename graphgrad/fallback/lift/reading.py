@@ -249,9 +249,9 @@ class _Reader:
 
     def _sequence(self, parts: Sequence[Any]) -> list[Statement]:
         """Statements in order; values that are bound to names are for those behind."""
-        at_once = self._at_once(parts)
-        if at_once is not None:
-            return at_once
+        simultaneous = self._simultaneous(parts)
+        if simultaneous is not None:
+            return simultaneous
         result: list[Statement] = []
         for number, part in enumerate(parts):
             if isinstance(part, tirx.Bind):
@@ -272,7 +272,7 @@ class _Reader:
         self.values[identity(bind.var)] = value
         return []
 
-    def _at_once(self, parts: Sequence[Any]) -> list[Statement] | None:
+    def _simultaneous(self, parts: Sequence[Any]) -> list[Statement] | None:
         """Stores of values that are bound before them all; None if it is not that."""
         count = sum(isinstance(part, tirx.Bind) for part in parts)
         binds, stores = parts[:count], parts[count:]

@@ -95,7 +95,7 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
     bound = [node.value for node in nodes if isinstance(node, prim.Let)]
     if not all(is_float(value.ty) or _is_plain(value) for value in bound):
         return False
-    if any(_depends_on_place(node) for node in postorder(*bound, parts=_parts)):
+    if any(_depends_on_conditions(node) for node in postorder(*bound, parts=_parts)):
         return False
     # With what stands for variables put in: a value that is used twice counts twice.
     sizes: dict[int, int] = {}
@@ -113,7 +113,7 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
     return max(sizes.values()) <= _MAX_SIMPLIFIED_NODES
 
 
-def _depends_on_place(node: Expr) -> bool:
+def _depends_on_conditions(node: Expr) -> bool:
     """Whether a node may be simplified to something else under other conditions."""
     is_choice = isinstance(node, prim.Select) or called(node) == "prim.if_then_else"
     if not is_choice:

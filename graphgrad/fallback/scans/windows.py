@@ -47,7 +47,7 @@ class Window:
         """The part, as a stage in terms of the time; zero outside the tensor."""
 
         def body(*position: Any) -> Expr:
-            indices, conditions = self._place(position, self.time.var)
+            indices, conditions = self._source_indices(position, self.time.var)
             value = self.tensor(*indices)
             zero = tirx.const(0, str(self.tensor.dtype))
             return tirx.if_then_else(tirx.all(*conditions), value, zero) if conditions else value
@@ -67,7 +67,7 @@ class Window:
         loops = element_axes(self._shape(), "p")
         position = [loop.var for loop in loops]
         time = self.time.low + self.time.extent - back.var
-        indices, conditions = self._place(position, time)
+        indices, conditions = self._source_indices(position, time)
         term = Guarded((), widened(rows(back.var, *position)))
         return Contribution(
             self.tensor, [back, *loops], indices, [term], conditions, str(rows.op.name)
@@ -79,7 +79,9 @@ class Window:
             shape[self.dimension] = tirx.const(self.extent, str(shape[self.dimension].ty))
         return shape
 
-    def _place(self, position: Sequence[Expr], time: Expr) -> tuple[list[Expr], list[Expr]]:
+    def _source_indices(
+        self, position: Sequence[Expr], time: Expr
+    ) -> tuple[list[Expr], list[Expr]]:
         """Where the tensor has an element of the part, and conditions that it has it."""
         if self.dimension is None:
             return list(position), []

@@ -42,7 +42,7 @@ def deform_conv(node: Node) -> Tensor:
     positions = [
         op.reshape(shift_on_axis, [batch * offset_groups, count, 1]) + regular_position
         for shift_on_axis, regular_position in zip(
-            shifts, _regular_places(node, w, points), strict=True
+            shifts, _regular_positions(node, w, points), strict=True
         )
     ]
     values = sample_at(images, positions, _SAMPLING)
@@ -102,7 +102,7 @@ def _geometry(node: Node, rank: int) -> tuple[list[int], list[int], list[int]]:
     return strides, dilations, per_axis(node, "pads", 2 * rank, 0, least=0)
 
 
-def _regular_places(node: Node, w: Tensor, points: list[int]) -> list[Tensor]:
+def _regular_positions(node: Node, w: Tensor, points: list[int]) -> list[Tensor]:
     """Where a plain convolution would read along each axis: (1, taps · points, 1)."""
     taps, rank = w.shape[2:], len(points)
     strides, dilations, pads = _geometry(node, rank)

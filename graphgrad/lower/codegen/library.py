@@ -22,7 +22,7 @@ from tvm.support import cc
 from ...errors import LoweringError
 from ...runtime.files import free_space, replace_file
 from ...runtime.threads import threads
-from .thread_pool import at_once
+from .thread_pool import map_in_threads
 
 try:
     import resource
@@ -98,7 +98,9 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
             folder = Path(name)
             objects = [folder / f"{index}.o" for index in range(len(modules))]
             pairs = list(zip(modules, objects, strict=True))
-            at_once(lambda pair: pair[1].write_bytes(_machine_code(pair[0])), pairs, threads())
+            map_in_threads(
+                lambda pair: pair[1].write_bytes(_machine_code(pair[0])), pairs, threads()
+            )
             library = folder / "library.so"
             cc.create_shared(str(library), list(map(str, objects)))
             return library.read_bytes()

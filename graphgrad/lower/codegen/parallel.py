@@ -25,7 +25,7 @@ from ...ir.visits import nodes_in, visit_nodes
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
 from .library import LinkedExecutable
-from .thread_pool import at_once
+from .thread_pool import map_in_threads
 
 Kernels: TypeAlias = dict[Any, tirx.PrimFunc]
 """Kernels by their global variables."""
@@ -126,7 +126,7 @@ class _PiecewiseExecutable(LinkedExecutable):
         """The module to run, as ``tvm.runtime.Executable.jit`` does."""
         waiting, self._waiting = self._waiting, []
         if waiting:
-            at_once(_emit, waiting, self._threads)
+            map_in_threads(_emit, waiting, self._threads)
         return super().jit(**options)
 
 
@@ -156,7 +156,7 @@ def _compile_pieces(
     # The instructions of the virtual machine. Kernels are linked to them below.
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, mod)
-    built = [*at_once(built_piece, pieces), *(future.result() for future in early)]
+    built = [*map_in_threads(built_piece, pieces), *(future.result() for future in early)]
     (first_module, _), *further_modules = built
     for module, _ in further_modules:
         # The virtual machine looks for kernels in imported modules, and an export includes them.

@@ -20,7 +20,7 @@ Only what is used of it takes memory.
 _stack_size_lock = threading.Lock()
 
 
-def at_once(
+def map_in_threads(
     work: Callable[[_Item], _Result], items: Sequence[_Item], most: int | None = None
 ) -> list[_Result]:
     """The results for all items, computed by a thread each; raise the first error.

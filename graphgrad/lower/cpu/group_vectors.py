@@ -320,7 +320,7 @@ def _merge_digit_reads(load: Any, vector: Axis) -> Any | None:
     indices = list(load.indices)
     for dimension, (quotient, remainder) in enumerate(itertools.pairwise(indices)):
         size = static(load.source.shape[dimension + 1])
-        if _is_digit(quotient, tirx.FloorDiv, vector, size) and _is_digit(
+        if _is_part(quotient, tirx.FloorDiv, vector, size) and _is_part(
             remainder, tirx.FloorMod, vector, size
         ):
             indices[dimension : dimension + 2] = [
@@ -332,12 +332,12 @@ def _merge_digit_reads(load: Any, vector: Axis) -> Any | None:
     return None
 
 
-def _is_digit(index: Any, kind: type, vector: Axis, size: int | None) -> bool:
+def _is_part(index: Any, kind: type, vector: Axis, size: int | None) -> bool:
     """Whether an index is the vector's quotient (or remainder, by kind) by a size."""
     if not isinstance(index, kind):
         return False
-    digit: Any = index
-    return bool(digit.a.same_as(vector.var)) and static(digit.b) == size
+    division: Any = index
+    return bool(division.a.same_as(vector.var)) and static(division.b) == size
 
 
 def _is_rough(access: Any, axis: Axis) -> bool:

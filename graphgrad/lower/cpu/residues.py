@@ -115,12 +115,12 @@ def _divisors(value: Any) -> dict[Any, int]:
 def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any]]:
     """The parts of a merging stage's result, and the map that computes each."""
     views_and_nests = []
-    for digits in combinations(*(range(modulus) for modulus in moduli)):
+    for residues in combinations(*(range(modulus) for modulus in moduli)):
         axes, values = [], {}
-        for iterator, modulus, digit in zip(block.iter_vars, moduli, digits, strict=True):
+        for iterator, modulus, residue in zip(block.iter_vars, moduli, residues, strict=True):
             var = tvm.ir.Var(iterator.var.name, iterator.var.ty)
-            axes.append((var, _quotients(iterator.dom, modulus, digit), tirx.IterVar.DataPar))
-            values[iterator.var] = var if modulus == 1 else var * modulus + digit
+            axes.append((var, _quotients(iterator.dom, modulus, residue), tirx.IterVar.DataPar))
+            values[iterator.var] = var if modulus == 1 else var * modulus + residue
         # A dimension shorter than its modulus has no elements of the last remainders.
         if any(static(dom.extent) == 0 for _, dom, _ in axes):
             continue
@@ -128,18 +128,18 @@ def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any
         part_buffer = tirx.decl_buffer(
             [dom.extent for _, dom, _ in axes], base.dtype, f"{base.name}_part"
         )
-        name = f"{block.name_hint}_{''.join(map(str, digits))}"
+        name = f"{block.name_hint}_{''.join(map(str, residues))}"
         quotients_of = _quotients_of(moduli)
         nest = restated(block, axes, values, {base: (part_buffer, quotients_of)}, name)
-        views_and_nests.append((BufferView(part_buffer, base, _positions(moduli, digits)), nest))
+        views_and_nests.append((BufferView(part_buffer, base, _positions(moduli, residues)), nest))
     return views_and_nests
 
 
-def _quotients(dom: Range, modulus: int, digit: int) -> Range:
-    """The range of the quotients of those positions whose remainder is `digit`."""
+def _quotients(dom: Range, modulus: int, residue: int) -> Range:
+    """The range of the quotients of those positions whose remainder is `residue`."""
     if modulus == 1:
         return dom
-    count = -(-(int(dom.extent) - digit) // modulus)
+    count = -(-(int(dom.extent) - residue) // modulus)
     return Range.from_min_extent(dom.min, tirx.const(count, str(dom.extent.ty.dtype)))
 
 
@@ -155,13 +155,13 @@ def _quotients_of(moduli: tuple[int, ...]) -> IndexMap:
     return to_part
 
 
-def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> IndexMap:
+def _positions(moduli: tuple[int, ...], residues: tuple[int, ...]) -> IndexMap:
     """The map from indices in the part with given remainders to those in the whole tensor."""
 
     def to_whole(indices: Sequence[Any]) -> list[Any]:
         return [
-            index if modulus == 1 else index * modulus + digit
-            for index, modulus, digit in zip(indices, moduli, digits, strict=True)
+            index if modulus == 1 else index * modulus + residue
+            for index, modulus, residue in zip(indices, moduli, residues, strict=True)
         ]
 
     return to_whole

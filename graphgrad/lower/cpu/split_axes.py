@@ -39,13 +39,13 @@ class _Split:
     position: int
     size: int
 
-    def apart(self, indices: Sequence[Any]) -> list[Any]:
+    def divide(self, indices: Sequence[Any]) -> list[Any]:
         """From indices in the original buffer to those in the split one."""
         index = indices[self.position]
         quotient_and_remainder = [tirx.floordiv(index, self.size), tirx.floormod(index, self.size)]
         return [*indices[: self.position], *quotient_and_remainder, *indices[self.position + 1 :]]
 
-    def together(self, indices: Sequence[Any]) -> list[Any]:
+    def merge(self, indices: Sequence[Any]) -> list[Any]:
         """From indices in the split buffer to those in the original one."""
         quotient, remainder = indices[self.position : self.position + 2]
         merged = quotient * self.size + remainder
@@ -58,7 +58,7 @@ class _Split:
     targets=("llvm",),
     provides="axis_views",
     after={
-        "split_residues": "remainders that choose what is read are no digits of an axis",
+        "split_residues": "remainders that choose what is read are no part of an axis",
         "read_inside_borders": "a border shifts the indices that are to be divided",
     },
 )
@@ -91,20 +91,23 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
         if readers and not stage.reduced:
             continue
         reader = block_of(nests[readers[0]]) if len(readers) == 1 else None
-        nests[position] = _split_nest(block, split, {written: (split_buffer, split.apart)})
+        nests[position] = _split_nest(block, split, {written: (split_buffer, split.divide)})
         if reader is not None and is_among(written, internal) and _follows(reader, written, split):
             # What lies between the two has the split dimension for good; only the reader's result
             # is a view.
             result = reader.body.buffer
             split_result = _add_dimension(result, split)
-            moved = {written: (split_buffer, split.apart), result: (split_result, split.apart)}
+            moved = {
+                written: (split_buffer, split.divide),
+                result: (split_result, split.divide),
+            }
             nests[readers[0]] = _split_nest(reader, split, moved)
             internal = [buffer for buffer in internal if not buffer.same_as(written)]
             internal += [split_buffer, split_result]
-            views.append(BufferView(split_result, result, split.together))
+            views.append(BufferView(split_result, result, split.merge))
         else:
             internal.append(split_buffer)
-            views.append(BufferView(split_buffer, written, split.together))
+            views.append(BufferView(split_buffer, written, split.merge))
     return (replace_nests(func, nests, internal), views) if views else (func, [])
 
 
@@ -178,7 +181,7 @@ def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Ind
             axes.append((var, iterator.dom, iterator.iter_type))
             values[iterator.var] = var
             continue
-        remainder = tvm.ir.Var(f"{iterator.var.name}_place", iterator.var.ty)
+        remainder = tvm.ir.Var(f"{iterator.var.name}_remainder", iterator.var.ty)
         dtype = str(iterator.dom.extent.ty.dtype)
         for new_var, extent in (
             (var, int(iterator.dom.extent) // split.size),

@@ -83,7 +83,9 @@ class _SiblingFusion:
             large = self._large_arguments(binding)
             earlier = next((last_reader[a] for a in large if a in last_reader), None)
             position = (
-                None if earlier is None else self._place(bindings, bound_at, first_use, earlier, i)
+                None
+                if earlier is None
+                else self._joint_position(bindings, bound_at, first_use, earlier, i)
             )
             joint_bindings = (
                 None
@@ -140,7 +142,7 @@ class _SiblingFusion:
         return func.with_body(sch.mod["main"].body), inlined_stages[-1]
 
     @staticmethod
-    def _place(
+    def _joint_position(
         bindings: list[Any],
         bound_at: dict[Any, int],
         first_use: dict[Any, int],
@@ -160,7 +162,7 @@ class _SiblingFusion:
 
     def _pair(self, first: Any, second: Any) -> list[Any] | None:
         """The bindings of one call in place of two; None if these are no siblings."""
-        kernel, arguments = self._together(first.value, second.value)
+        kernel, arguments = self._joined_kernel(first.value, second.value)
         if kernel is None:
             return None
         variable = self._named(kernel, first.value.args[0], second.value.args[0])
@@ -174,7 +176,7 @@ class _SiblingFusion:
             items.append(relax.VarBinding(binding.var, value, binding.span))
         return [relax.VarBinding(results, call, first.span), *items]
 
-    def _together(self, first: Any, second: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
+    def _joined_kernel(self, first: Any, second: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
         """The kernel of two calls, and its arguments; None if they are no siblings."""
         first_reduction, second_reduction = (
             self._reduction(first.args[0]),

@@ -314,7 +314,7 @@ class _Block:
             earlier_entry = self._entries[earlier_position]
             if earlier_entry.call is None or not _may_pay(earlier_entry, later_entry):
                 continue
-            target = self._place(earlier_position, position)
+            target = self._joint_position(earlier_position, position)
             if target is None:
                 continue
             call = self._kernels.joint(
@@ -329,7 +329,7 @@ class _Block:
                 return target if target == earlier_position else target - 1
         return position + 1
 
-    def _place(self, first: int, second: int) -> int | None:
+    def _joint_position(self, first: int, second: int) -> int | None:
         """The position at which both of two entries may stand; None if there is none.
 
         What stands between them must not read results of the first, which moves down, or must not

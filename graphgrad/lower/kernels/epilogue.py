@@ -98,8 +98,8 @@ def _permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any
     along: dict[Any, Axis] = {}
     for written_index, read_index in zip(store.indices, load.indices, strict=True):
         written_axis, read_axis = (
-            _place(written_index, stage.spatial),
-            _place(read_index, reader.axes),
+            _axis_or_constant(written_index, stage.spatial),
+            _axis_or_constant(read_index, reader.axes),
         )
         if isinstance(written_axis, Axis) and isinstance(read_axis, Axis):
             if written_axis.extent != read_axis.extent:
@@ -115,7 +115,7 @@ def _permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any
     return along if is_each_read_once and are_all_covered and len(along) == len(long_axes) else None
 
 
-def _place(index: Any, axes: Sequence[Axis]) -> Axis | int | None:
+def _axis_or_constant(index: Any, axes: Sequence[Axis]) -> Axis | int | None:
     """The axis that an index is, or its constant value; None if it is another expression."""
     analyzer = tvm.sym.Analyzer()
     zeros = {}

@@ -356,4 +356,4 @@ def test_kinds_reach_the_blocks():
     text = str(create_prim_func([inputs[1], head, gradient]))
     assert text.count('"graphgrad.kind": "residue_class"') == 4
     assert '"graphgrad.kind": "merge", "graphgrad.moduli": [1, 1, 2, 2]' in text
-    assert '"graphgrad.digits": [0, 0, 1, 0]' in text
+    assert '"graphgrad.residues": [0, 0, 1, 0]' in text

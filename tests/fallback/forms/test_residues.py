@@ -10,7 +10,7 @@ from graphgrad.fallback.forms.cost import body_evaluations, contraction_points
 from graphgrad.fallback.forms.residues import merged, residue_classes
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.indices.linear_system import Axis, element_axes
-from graphgrad.fallback.kinds import Kind, digits_of, kind_of, moduli_of
+from graphgrad.fallback.kinds import Kind, kind_of, moduli_of, residues_of
 from graphgrad.fallback.walk import substituted
 from tests.fallback.contractions import Convolution, check_values, gradients_of
 from tests.fallback.interpreter import evaluate
@@ -80,7 +80,7 @@ def test_residue_classes_without_points_have_no_stage():
     output, inputs = case.tensors()
     head, gradients = gradients_of(output, inputs)
     (residue_class,) = (op for op in operations(gradients[0]) if kind_of(op) is Kind.RESIDUE_CLASS)
-    assert digits_of(residue_class) == (0, 0, 0, 0)
+    assert residues_of(residue_class) == (0, 0, 0, 0)
     assert moduli_of(residue_class) == (1, 1, 3, 3)
     assert contraction_points(gradients[0]) == case.points
     check_values(output, inputs, head, gradients)
@@ -92,7 +92,7 @@ def test_residue_classes_share_one_border_and_those_without_read_the_cotangent_i
     ops = list(operations(gradient))
     assert sum(kind_of(op) is Kind.PAD for op in ops) == 1
     sources = {
-        digits_of(op): {tensor.op.name for tensor in op.input_tensors}
+        residues_of(op): {tensor.op.name for tensor in op.input_tensors}
         for op in ops
         if kind_of(op) is Kind.RESIDUE_CLASS
     }

@@ -10,7 +10,7 @@ import pytest
 import tvm_ffi
 
 import graphgrad as gg
-from graphgrad.lower.codegen.thread_pool import at_once
+from graphgrad.lower.codegen.thread_pool import map_in_threads
 from tests.frontend.graphs import random
 from tests.train.nets import perceptron
 
@@ -97,7 +97,7 @@ def test_an_error_waits_for_no_other_thread():
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            at_once(work, list(range(20)), most=2)
+            map_in_threads(work, list(range(20)), most=2)
         assert not may_end.is_set() and len(begun) < 20
     finally:
         may_end.set()

@@ -2,17 +2,17 @@ import threading
 
 import pytest
 
-from graphgrad.lower.codegen.thread_pool import at_once
+from graphgrad.lower.codegen.thread_pool import map_in_threads
 
 
 def test_results_come_in_the_order_of_the_items():
-    assert at_once(lambda item: item * item, [3, 1, 2]) == [9, 1, 4]
+    assert map_in_threads(lambda item: item * item, [3, 1, 2]) == [9, 1, 4]
 
 
 def test_all_items_are_worked_on_at_once():
     """Each waits for the others, which one thread could not."""
     everybody = threading.Barrier(3, timeout=60)
-    threads = at_once(lambda _: (everybody.wait(), threading.current_thread())[1], range(3))
+    threads = map_in_threads(lambda _: (everybody.wait(), threading.current_thread())[1], range(3))
     assert len(set(threads)) == 3
     assert threading.current_thread() not in threads
 
@@ -23,10 +23,10 @@ def test_errors_pass_through():
             raise ValueError(f"item {item}")
 
     with pytest.raises(ValueError, match="item 1"):
-        at_once(work, [0, 1, 2])
+        map_in_threads(work, [0, 1, 2])
 
 
 def test_other_threads_keep_their_stacks():
     before = threading.stack_size()
-    at_once(abs, [1, 2])
+    map_in_threads(abs, [1, 2])
     assert threading.stack_size() == before

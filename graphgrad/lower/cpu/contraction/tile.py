@@ -262,7 +262,9 @@ def _step_cycles(contraction: Contraction, tile: Tile) -> float:
     for factor in (0, 1):
         row_lengths = [length for axis, length in tile.rows if contraction.depends(factor, axis)]
         is_vector = bool(contraction.step(factor, tile.vector))
-        elements = _places(contraction, factor, tile) if sum_is_short else math.prod(row_lengths)
+        elements = (
+            _mean_loads(contraction, factor, tile) if sum_is_short else math.prod(row_lengths)
+        )
         load_count = elements * (tile.vectors if is_vector else 1)
         loads += load_count
         exposed_cycles += load_count * _LOAD_CYCLES[is_vector]
@@ -270,7 +272,7 @@ def _step_cycles(contraction: Contraction, tile: Tile) -> float:
     return max(tile.registers, loads) + exposed_cycles
 
 
-def _places(contraction: Contraction, factor: int, tile: Tile) -> float:
+def _mean_loads(contraction: Contraction, factor: int, tile: Tile) -> float:
     """How many elements along the rows are loaded in one step, on average over a short sum.
 
     The windows of neighboring results overlap: what one step has loaded is at hand in the next, so

@@ -137,7 +137,7 @@ class _Run:
     def takes(self, binding: Any) -> bool:
         """Append a binding if the run stays one; return whether it does."""
         member = self._calls.member(binding)
-        fits = self._passes(binding) if member is None else self._places(member)
+        fits = self._passes(binding) if member is None else self._add_to_loop(member)
         if fits:
             self.bindings.append(binding)
         return fits
@@ -149,7 +149,7 @@ class _Run:
             loop.clashes(touched) for loop in self.loops
         )
 
-    def _places(self, member: Member) -> bool:
+    def _add_to_loop(self, member: Member) -> bool:
         """Put a flat map into the loop that it belongs to; return False if it fits none."""
         clashing = [loop for loop in self.loops if loop.clashes(member.touched)]
         sharing = [loop for loop in self.loops if loop.shares(member.call)]
@@ -242,7 +242,7 @@ class _FlatMapFusion:
                 replaced_vars.update(member.binding.var for member in members)
                 self._replaced += [member.binding.value.args[0] for member in members]
                 for batch in _batches(rows):
-                    calls += self._together(batch, kind)
+                    calls += self._one_call(batch, kind)
         return [*(binding for binding in run.bindings if binding.var not in replaced_vars), *calls]
 
     def _row(self, loop: _Loop) -> _Row:
@@ -255,7 +255,7 @@ class _FlatMapFusion:
         )
         return _Row(loop.members, formula, cells)
 
-    def _together(self, rows: Sequence[_Row], kind: type) -> list[Any]:
+    def _one_call(self, rows: Sequence[_Row], kind: type) -> list[Any]:
         """The bindings that call one kernel for rows of equal formulas and name its results."""
         formula, tensor = rows[0].formula, self._calls.tensor
         if not formula.stores:
@@ -269,7 +269,7 @@ class _FlatMapFusion:
         shapes = [[self._calls.shape(cell.number) for cell in row.cells] for row in rows]
         kernel = kernel_of(formula, shapes, [str(scalar.ty.dtype) for scalar in scalars])
         last = rows[-1].members[-1].binding
-        name = self._builder.add_func(kernel, f"{last.value.args[0].name_hint}_together")
+        name = self._builder.add_func(kernel, f"{last.value.args[0].name_hint}_horizontal")
         argument_positions = {id(cell): len(scalars) + i for i, cell in enumerate(argument_cells)}
         # -1 stands for a result in memory of its own.
         inplace_indices = [argument_positions.get(id(cell), -1) for cell in stored_cells]
@@ -279,7 +279,7 @@ class _FlatMapFusion:
         call = _call(name, arguments, inplace_indices, [var.ty for var in results])
         if len(results) == 1:
             return [relax.VarBinding(results[0], self._builder.normalize(call), last.span)]
-        result_tuple = kind("together", relax.TupleType([var.ty for var in results]))
+        result_tuple = kind("results", relax.TupleType([var.ty for var in results]))
         return [
             relax.VarBinding(result_tuple, self._builder.normalize(call), last.span),
             *(

@@ -325,7 +325,7 @@ def _checked(
         if any(is_among(buffer, loaded) for buffer in stored):
             return None
         for store in stage.stores:
-            dimensions = _row_places(store, part)
+            dimensions = _row_dimensions(store, part)
             if dimensions is None:
                 return None
             row_dimensions[store.buffer] = dimensions
@@ -358,7 +358,7 @@ def _endings(
     ]
 
 
-def _row_places(store: Any, part: Part) -> list[int] | None:
+def _row_dimensions(store: Any, part: Part) -> list[int] | None:
     """The dimensions of a store that are the index of the row, in the order of the row's variables.
 
     None if these are not plain variables, each in one dimension. A sum over all rows has no such

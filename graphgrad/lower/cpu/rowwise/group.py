@@ -47,13 +47,13 @@ def _reads_where_written(reader: Part, writer: Part) -> bool:
         # A reduction's result is complete only after the loop.
         if loads and writer.role is not Role.MAP:
             return False
-        written = _in_places(store.indices, writer, writer)
-        if not all(_is_same(_in_places(load.indices, reader, writer), written) for load in loads):
+        written = _in_terms_of(store.indices, writer, writer)
+        if not all(_is_same(_in_terms_of(load.indices, reader, writer), written) for load in loads):
             return False
     return True
 
 
-def _in_places(indices: Any, part: Part, like: Part) -> list[Any]:
+def _in_terms_of(indices: Any, part: Part, like: Part) -> list[Any]:
     """Indices of a part in terms of another part's variables, so that they can be compared."""
     variables = [*part.rows, *(axis.var for axis in part.inner)]
     like_variables = [*like.rows, *(axis.var for axis in like.inner)]

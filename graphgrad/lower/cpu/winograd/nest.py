@@ -90,7 +90,7 @@ def _weight_gradient(
     blocks = choice.blocks
     if blocks.images:
         return kernel.by_images(blocks.images, blocks.rows)
-    return kernel.at_once(blocks.depth)
+    return kernel.of_all_tiles(blocks.depth)
 
 
 def _is_float32(stage: Stage) -> bool:

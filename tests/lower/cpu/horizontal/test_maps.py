@@ -21,7 +21,7 @@ op = relax.op
 EACH = _rounding_each(target("llvm"))
 """A processor that rounds each product and each sum: what LLVM fuses depends on the loop."""
 
-JOINED = "_together"
+JOINED = "_horizontal"
 
 
 def scaled(x, factor):
