@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_rewrite import replace_statements
+from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import (
     Load,
     buffer_of,
@@ -263,11 +263,28 @@ def _scheduled_run(
     accessed = dict.fromkeys(buffer_of(access) for access in accesses)
     parameters = [buffer for buffer in accessed if not is_among(buffer, internal)]
     variables = [time for time in times if any(uses(nest, time) for nest in nests)]
-    kernel = tirx.PrimFunc([*parameters, *variables], block("root", *nests, buffers=internal))
+    root = block("root", *_with_own_names(nests), buffers=internal)
+    kernel = tirx.PrimFunc([*parameters, *variables], root)
     body = schedule(kernel.with_attr("tirx.noalias", True), bool(times)).body
     views = [BufferView(row.buffer, row.base, _in_base(row.index)) for row in rows]
     root = joined(body, views).block
     return block("stages", *statements_of(root.body), buffers=root.alloc_buffers), []
+
+
+def _with_own_names(nests: Sequence[Any]) -> list[Any]:
+    """Stages by whose names a schedule can find them: each has one of its own."""
+    taken: set[str] = set()
+    renamed = []
+    for nest in nests:
+        loops, realize = loop_nest(nest) or ([], None)
+        assert realize is not None
+        name = str(realize.block.name_hint)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        inner = replace_block(realize.block, name_hint=name)
+        renamed.append(_around(loops, _with_block(realize, inner)))
+    return renamed
 
 
 def _in_base(index: Any) -> Callable[[Sequence[Any]], list[Any]]:
