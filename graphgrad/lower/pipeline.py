@@ -139,6 +139,9 @@ class Lowering:
     ----------
     target, kernels, winograd, overlap, early
         As in `lower`.
+    binds : bool
+        Whether schedules may bind variables in expressions (`schedule_loops`): not where TVM's own
+        lowering of kernels follows.
     scheduled : dict
         Kernels that are scheduled already; the pass `schedule_loops` fills it, as schedules fill
         `kernels`.
@@ -149,6 +152,7 @@ class Lowering:
     winograd: bool = True
     overlap: Overlap = "refuse"
     early: EarlyBuilds | None = None
+    binds: bool = True
     scheduled: cpu.Scheduled = field(default_factory=dict)
 
     @property
@@ -315,7 +319,7 @@ def pipeline(
             'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
             stacklevel=2,
         )
-    return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap))
+    return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap), binds=False)
 
 
 def _lowering(target: tvm.target.Target, **options: Any) -> tvm.ir.transform.Pass:

@@ -80,7 +80,11 @@ _VIEWS = ("residue_views", "interval_views", "axis_views")
     runs=(_REGROUPED, _TAKEN_APART),
 )
 def schedule_loops(
-    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True, scheduled: Scheduled | None = None
+    func: tirx.PrimFunc,
+    unit: VectorUnit,
+    winograd: bool = True,
+    binds: bool = True,
+    scheduled: Scheduled | None = None,
 ) -> tirx.PrimFunc:
     """Schedule a kernel for a processor; one that is not a sequence of stages stays as it is.
 
@@ -90,27 +94,31 @@ def schedule_loops(
     unit : VectorUnit
     winograd : bool
         Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
+    binds : bool
+        Whether what blocks keep in local memory may be bound in expressions, so that they are
+        stages: TVM's own lowering of kernels overlooks common subexpressions in a binding, which
+        that of `graphgrad.compile` does not look for.
     scheduled : dict, optional
         The results for other kernels, by hash: equal kernels are scheduled once.
     """
     if scheduled is None:
-        return _scheduled(func, unit, winograd)
+        return _scheduled(func, unit, winograd, binds)
     same_hash = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
     for original, result in same_hash:
         if tvm_ffi.structural_equal(original, func):
             return result
-    same_hash.append((func, _scheduled(func, unit, winograd)))
+    same_hash.append((func, _scheduled(func, unit, winograd, binds)))
     return same_hash[-1][1]
 
 
 def _scheduled(
-    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, small: int = SMALL
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, binds: bool, small: int = SMALL
 ) -> tirx.PrimFunc:
     """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses.
 
     Parameters
     ----------
-    func, unit, winograd
+    func, unit, winograd, binds
         As in `schedule_loops`.
     small : int
         Points of a stage below which it is not worth other threads.
@@ -121,9 +129,9 @@ def _scheduled(
     if kernel_stages is None:
 
         def schedule(part: tirx.PrimFunc, in_step: bool) -> tirx.PrimFunc:
-            return _scheduled(part, unit, winograd, SMALL_STEP if in_step else SMALL)
+            return _scheduled(part, unit, winograd, binds, SMALL_STEP if in_step else SMALL)
 
-        return schedule_time_loops(func, schedule) or func
+        return schedule_time_loops(func, schedule, binds) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
     sch = _schedule_of(func)

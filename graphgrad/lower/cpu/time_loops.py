@@ -31,7 +31,7 @@ from ...ir.kernel_structure import (
     uses,
 )
 from ...ir.loops import block, loop, sequence
-from ...ir.visits import nodes_in
+from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.local_values import bind_local_values, restate_regions
 from .buffer_views import BufferView, joined
 
@@ -90,7 +90,9 @@ class _Row:
     buffer: Any
 
 
-def schedule_time_loops(func: tirx.PrimFunc, schedule: ScheduleKernel) -> tirx.PrimFunc | None:
+def schedule_time_loops(
+    func: tirx.PrimFunc, schedule: ScheduleKernel, binds: bool
+) -> tirx.PrimFunc | None:
     """A kernel in which runs of stages are scheduled, in loops over time and around them.
 
     None if it has no stages.
@@ -99,7 +101,12 @@ def schedule_time_loops(func: tirx.PrimFunc, schedule: ScheduleKernel) -> tirx.P
     ----------
     func : PrimFunc
     schedule : callable
+    binds : bool
+        As in `schedule_loops`.
     """
+    if binds:
+        body = replace_nodes(func.body, SBlock, bind_local_values)
+        func = func if body.same_as(func.body) else func.with_body(body)
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
@@ -135,8 +142,7 @@ def _parts_of_statement(statement: Any) -> tuple[list[_Part], list[Any]]:
         return _parts(realize.block)
     if _is_time_loop(loops, realize):
         return [_TimeLoop(loops[0], realize.block.iter_vars[0].var, realize.block)], []
-    changed = _around(loops, _with_block(realize, bind_local_values(realize.block)))
-    return [_Run([changed]) if stage_of(changed) else _Other(statement)], []
+    return [_Run([statement]) if stage_of(statement) else _Other(statement)], []
 
 
 def _is_sequence(loops: Sequence[Any], outer: SBlock) -> bool:

@@ -13,8 +13,8 @@ def tensor(*shape, dtype="float32", name="x"):
     return te.placeholder(shape, dtype, name)
 
 
-def scan(update, *shape, dtype="float32", name="h", x=None):
-    """The states of a scan from a first row that is an input; `update` gives the value at a time."""
+def scan(update, *shape, dtype="float32", name="h"):
+    """A first row that is an input, and the states of a scan; `update` gives their values."""
     first = tensor(*shape, name="first", dtype=dtype)
     state = tensor(STEPS + 1, *shape, name=name, dtype=dtype)
     return first, te.scan(as_single_row(first), update(state), state, name=name)
@@ -46,7 +46,7 @@ def recurrence(batch, hidden, dtype="float32", row=lambda t: t - 1):
 
 def step_of(runs):
     """The text of the loop over time."""
-    before, _, step = runs.text.partition("T.axis.opaque")
+    _, _, step = runs.text.partition("T.axis.opaque")
     assert step, runs.text
     return step
 
