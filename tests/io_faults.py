@@ -16,7 +16,10 @@ import errno
 import io
 import os
 import signal
-from collections.abc import Callable, Iterator
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
@@ -32,16 +35,36 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def in_process(function: Callable[[], object]) -> int:
-    """Call a function in a copy of this process; 0, or minus the number of what ended it."""
+def in_process(
+    function: Callable[[], int | None], signals: Sequence[tuple[float, int]] = ()
+) -> int:
+    """Call a function in a copy of this process.
+
+    Parameters
+    ----------
+    function : callable
+        What it returns is the exit code, None is 0; what it raises makes it 1.
+    signals : sequence of (float, int)
+        Sent to the process, each after so many seconds.
+
+    Returns
+    -------
+    int
+        The exit code, or minus the number of the signal that ended the process.
+    """
     process = os.fork()
     if process == 0:
         code = 1
         try:
-            function()
-            code = 0
+            code = function() or 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(code)
+    for seconds, number in signals:
+        time.sleep(seconds)
+        os.kill(process, number)  # there until it is waited for
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
@@ -115,7 +138,8 @@ class _Faults:
 
         def operation(subject, *arguments, **options):
             if self._inside(subject):
-                self.begin(f"{name} {_shown(arguments[0] if arguments else subject)}")
+                target = arguments[0] if name in ("replace", "rename") else subject
+                self.begin(f"{name} {_shown(target)}")
             return original(subject, *arguments, **options)
 
         return operation

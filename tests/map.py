@@ -1,10 +1,11 @@
 """The tests of a path: ``python -m tests.map graphgrad/ops/pool.py`` prints them, for pytest.
 
-    python -m pytest $(python -m tests.map $(git diff --name-only))
+    python -m pytest $(python -m tests.map $(git diff --name-only --diff-filter=d HEAD))
 
 ``tests/`` mirrors ``graphgrad/``: ``graphgrad/a/b.py`` is tested by ``tests/a/test_b.py``, and a
 folder by the folder. To these come the tests that import the module from elsewhere, directly or
-through a helper of the tests.
+through a helper of the tests, and those of its whole folder that `OF_FOLDER` names. A module with
+none of its own is tested by those of the nearest folder.
 """
 
 import ast
@@ -20,8 +21,22 @@ OF_FOLDER = {
     "graphgrad/registry": [
         f"registry/test_{name}.py" for name in ("rules", "torch", "kinks", "singular")
     ],
+    "graphgrad/ops": ["registry/test_rules.py"],
+    "graphgrad/layout": ["layout/test_rules.py", "layout/test_channels_last.py"],
+    "graphgrad/memory": [
+        f"lower/test_{name}.py"
+        for name in ("aliasing_programs", "overlap_copies", "random_aliasing")
+    ],
+    "graphgrad/runtime": ["runtime/test_step.py", "train/test_export.py"],
+    "graphgrad/fallback/scans": [
+        "fallback/scans/test_checkpoints.py",
+        "fallback/lowering/test_scans.py",
+        "ops/test_scan.py",
+        "ops/test_random_loops.py",
+        "frontend/converters/test_random_recurrent.py",
+    ],
 }
-"""Tests of what all files of a folder hold, such as each rule, on its samples and beside them."""
+"""Tests that go through all files of a folder, such as those of each rule on its samples."""
 
 
 def find_tests(path: Path) -> list[Path]:
@@ -33,7 +48,8 @@ def find_tests(path: Path) -> list[Path]:
     if path.parts[0] not in ("graphgrad", "models"):
         return []
     of_folder = [TESTS / test for test in OF_FOLDER.get(path.parent.as_posix(), ())]
-    return sorted({*_mirrored(path), *of_folder, *_importing(_module(path))})
+    own = {*_mirrored(path), *_importing(_module(path))}
+    return sorted({*(own or _nearest(path)), *of_folder})
 
 
 def _mirrored(path: Path) -> list[Path]:
@@ -43,6 +59,12 @@ def _mirrored(path: Path) -> list[Path]:
     stem = "" if path.stem == "__init__" else path.stem
     file = inside.with_name(f"test_{stem}.py")
     return [file] if file.is_file() else []
+
+
+def _nearest(path: Path) -> list[Path]:
+    """Return the test files of the nearest mirrored folder that has any, without its folders."""
+    inside = TESTS.joinpath(*path.parts[1 if path.parts[0] == "graphgrad" else 0 : -1])
+    return sorted(inside.glob("test_*.py")) or (_nearest(path.parent) if inside != TESTS else [])
 
 
 def _importing(module: str) -> set[Path]:
@@ -93,4 +115,6 @@ if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit("usage: python -m tests.map PATH [PATH ...]")
     chosen = {test for argument in sys.argv[1:] for test in find_tests(Path(argument))}
+    if not chosen:  # an empty line would have pytest run everything
+        sys.exit("no tests belong to these paths: name a file of graphgrad/, models/ or tests/")
     print("\n".join(str(test.relative_to(ROOT)) for test in sorted(chosen)))

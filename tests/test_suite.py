@@ -18,6 +18,9 @@ PACKAGES = "graphgrad/**/__init__.py"
         ("graphgrad/registry/pool.py", "tests/registry/test_rules.py"),
         ("graphgrad/lower/codegen", "tests/lower/codegen/cache/test_store.py"),
         ("graphgrad/memory/alias.py", "tests/memory/test_alias.py"),
+        ("graphgrad/layout/windows.py", "tests/layout/test_rules.py"),
+        ("graphgrad/lower/cpu/rowwise/chain.py", "tests/lower/cpu/rowwise/test_emit.py"),
+        ("graphgrad/memory/call_effects.py", "tests/lower/test_random_aliasing.py"),
         ("models/lenet.py", "tests/models/test_lenet.py"),
         ("tests/lower/programs.py", "tests/memory/test_donation.py"),
         ("tests/ops/test_pool.py", "tests/ops/test_pool.py"),
@@ -26,6 +29,11 @@ PACKAGES = "graphgrad/**/__init__.py"
 def test_tests_of_a_path(path, test):
     assert (ROOT / path).exists()
     assert ROOT / test in find_tests(ROOT / path)
+
+
+def test_every_module_has_tests():
+    modules = [*ROOT.glob("graphgrad/**/*.py"), *ROOT.glob("models/*.py")]
+    assert [module for module in modules if not find_tests(module)] == []
 
 
 def test_documents_have_no_tests_of_their_own():

@@ -27,7 +27,7 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,6 +48,8 @@ OUTCOMES = (AGREE, REFUSED, DISAGREE, FOREIGN, SIGNAL, OVER_TIME, OVER_MEMORY)
 """Refused is an error of graphgrad's own; a signal is any end of the worker by itself."""
 
 GOOD = (AGREE, REFUSED)
+
+Judge = Callable[["Case"], Mapping[str, int] | None]
 
 _OF_DEATHS = {pool.SIGNAL: SIGNAL, pool.TIME: OVER_TIME, pool.MEMORY: OVER_MEMORY}
 _KEPT = 3  # inputs of each kind of failure
@@ -90,11 +92,12 @@ class Campaign:
     name : str
     judge : callable
         Makes the input of a case and judges it: it returns where all is well, raises an error of
-        graphgrad's own where the input is refused, or `Disagreement`.
+        graphgrad's own where the input is refused, or `Disagreement`. What it may return are counts
+        of what the case held, which are added up.
     """
 
     name: str
-    judge: Callable[[Case], None]
+    judge: Judge
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class Outcome:
     seconds : float
     megabytes : float
         The highest resident memory of the worker.
+    counts : mapping of str to int
+        Of what the case held, where it agreed.
     """
 
     index: int
@@ -120,6 +125,7 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     megabytes: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Journal:
@@ -209,34 +215,34 @@ def run(
     judge = partial(judged, campaign.judge)
     for served in pool.serve(prepared(), judge, jobs, seconds, gigabytes * 1e9):
         if served.death is None:
-            outcome, kind, reason = served.value
+            outcome, kind, reason, counts = served.value
         else:
+            counts = {}
             outcome, reason = _OF_DEATHS[served.death], f"{served.reason}\n{served.log[-4000:]}"
             kind = " ".join([outcome, *_frames_of_log(served.log)])
-        result = Outcome(
-            served.case.index, outcome, kind, reason, round(served.seconds, 2), served.peak // 10**6
-        )
+        seconds_taken, megabytes = round(served.seconds, 2), served.peak // 10**6
+        result = Outcome(served.case.index, outcome, kind, reason, seconds_taken, megabytes, counts)
         journal.add(result, served.case.folder)
         shutil.rmtree(served.case.folder, ignore_errors=True)  # unless it was moved
         yield result
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def judged(judge: Callable[[Case], None], case: Case) -> tuple[str, str, str]:
-    """The outcome of a case, the kind of failure, and the reason."""
+def judged(judge: Judge, case: Case) -> tuple[str, str, str, Mapping[str, int]]:
+    """The outcome of a case, the kind of failure, the reason, and the counts."""
     try:
-        judge(case)
+        counts = judge(case)
     except (gg.errors.GraphGradError, ExportedStepError) as error:
-        return REFUSED, type(error).__name__, str(error)[:300]
+        return REFUSED, type(error).__name__, str(error)[:300], {}
     except Disagreement as error:
-        return DISAGREE, str(error), str(error)
+        return DISAGREE, str(error), str(error), {}
     except MemoryError as error:
-        return OVER_MEMORY, _kind(error), traceback.format_exc()[-4000:]
+        return OVER_MEMORY, _kind(error), traceback.format_exc()[-4000:], {}
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return FOREIGN, _kind(error), traceback.format_exc()[-4000:]
-    return AGREE, "", ""
+        return FOREIGN, _kind(error), traceback.format_exc()[-4000:], {}
+    return AGREE, "", "", dict(counts or {})
 
 
 def main(campaign: Campaign, arguments: list[str] | None = None) -> int:
@@ -282,6 +288,7 @@ def summary(campaign: Campaign, seed: int, journal: Journal) -> dict[str, Any]:
         "seed": seed,
         "cases": len(outcomes),
         "outcomes": _counts(journal),
+        "counts": dict(sum((Counter(o.counts) for o in outcomes), Counter())),
         "slowest_seconds": max((o.seconds for o in outcomes), default=0.0),
         "most_megabytes": max((o.megabytes for o in outcomes), default=0.0),
         "kinds": [
@@ -299,6 +306,9 @@ def report(result: Mapping[str, Any]) -> str:
     title = f"{result['campaign']}, seed {result['seed']}"
     limits = f"slowest {result['slowest_seconds']:g} s, most {result['most_megabytes']:g} MB"
     parts = [table([title, "cases"], [*counts, ["all", f"{result['cases']:,}"]]), limits]
+    if result["counts"]:
+        held = [[name, f"{count:,}"] for name, count in sorted(result["counts"].items())]
+        parts.append(table(["cases held", "in all"], held))
     if kinds:
         parts.append(table(["kind", "outcome", "cases", "first"], kinds))
     return "\n\n".join(parts)
@@ -309,8 +319,8 @@ def add_to_tally(path: Path, result: Mapping[str, Any]) -> None:
     tally = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     seeds = tally.setdefault(result["campaign"], {})
     if seeds.get(str(result["seed"]), {"cases": 0})["cases"] <= result["cases"]:
-        kept = ("cases", "outcomes", "slowest_seconds", "most_megabytes", "versions")
-        seeds[str(result["seed"])] = {key: result[key] for key in kept}
+        kept = ("cases", "outcomes", "counts", "slowest_seconds", "most_megabytes", "versions")
+        seeds[str(result["seed"])] = {key: result[key] for key in kept if result[key]}
     path.write_text(json.dumps(tally, indent=1) + "\n", encoding="utf-8")
 
 
@@ -319,7 +329,7 @@ def _show(campaign: Campaign, options: argparse.Namespace, folder: Path) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     case = Case(campaign.name, options.seed, options.only, folder)
-    outcome, kind, reason = judged(campaign.judge, case)
+    outcome, kind, reason, _ = judged(campaign.judge, case)
     print(f"{outcome}: {kind}\n{reason}\nits input is in {folder}")
     return int(outcome not in GOOD)
 

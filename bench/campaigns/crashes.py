@@ -2,39 +2,36 @@
 
     python bench/campaigns/crashes.py --cases 2000 [--seed N] [--jobs N] [--tally FILE]
 
-The pairs of checkpoints of a run, single files, folders that are put in place as exports are, and
-entries of the cache are written in a copy of this process. Nothing is compiled or trained. It is
-killed at an operation on files, is killed and loses what was not flushed, or
-meets a full or failing disk from an operation on. What had been saved before must be there then,
-or what was being saved, never a mixture; and the writer must be able to go on.
+The pairs of checkpoints of a run, single files, folders that are put in place as exports are,
+models with a file of weights, and entries of the cache are written in a copy of this process.
+Nothing is compiled or trained. It is killed at an operation on files, is killed and loses what was
+not flushed, or meets a full or failing disk from an operation on. What had been saved before must
+be there then, or what was being saved, never a mixture; and the writer must be able to go on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import paths  # noqa: F401 (where the modules of `bench` are found)
 from campaign import Campaign, Case, Disagreement, main
-from lost_writes import LostWrites, put_back
+from faults import BAD_DISK, FAULTS, work_with_fault
+from onnx import numpy_helper, parser
 
 import graphgrad as gg
 from graphgrad.cli.checkpoints import Checkpoints
+from graphgrad.frontend import onnx_export
 from graphgrad.lower.codegen.cache.store import Store
 from graphgrad.runtime import files
 from graphgrad.train import checkpoint
 from graphgrad.train.run import History
-from tests.io_faults import in_process, io_operations, killed
-
-KILLED, LOST, FULL, FAILING = "killed", "unsynced writes lost", "disk full", "disk failing"
-FAULTS = (KILLED, LOST, FULL, FAILING)
 
 _RUN = {"settings": {"lr": 0.1}, "digests": {"model": "12"}, "save_every": 1}
 _CACHE_BYTES = 1 << 20
@@ -54,12 +51,15 @@ class Writer:
         What may be raised where the disk is full or fails.
     is_durable : bool
         Whether a version that was saved survives a crash; of a cache it need not.
+    operations : int
+        Faults come at one of so many operations on files.
     """
 
     write: Callable[[Path, int, int], None]
     read: Callable[[Path], int]
     errors: tuple[type[Exception], ...] = (gg.errors.GraphGradError,)
     is_durable: bool = True
+    operations: int = 40
 
 
 def _values(version: int) -> np.ndarray:
@@ -142,10 +142,42 @@ def _read_cache(folder: Path) -> int:
     return 0 if content is None else _version(np.frombuffer(content, "float32"))
 
 
+@cache
+def _model() -> gg.Model:
+    """A model of two weights."""
+    proto = parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        linear (float[N, 8] x) => (float[N, 8] y) {y = Gemm (x, w, b)}
+        """
+    )
+    for name, shape in (("w", (8, 8)), ("b", (8,))):
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones(shape, "f4"), name))
+    return gg.from_onnx(proto)
+
+
+def _write_model(folder: Path, first: int, last: int) -> None:
+    model = _model()
+    limits = {"_MAX_FILE_BYTES": 0, "_MAX_INLINE_BYTES": 0}  # so that weights have their own file
+    with mock.patch.multiple(onnx_export, **limits):
+        for version in range(first, last + 1):
+            weights = {name: np.full_like(w, version) for name, w in model.params.items()}
+            gg.to_onnx(model, weights, None, folder / "model.onnx")
+
+
+def _read_model(folder: Path) -> int:
+    weights = gg.from_onnx(folder / "model.onnx").params
+    version = int(weights["w"][0, 0])
+    if any(not (weight == version).all() for weight in weights.values()):
+        raise Disagreement("the weights of a model are of several versions")
+    return version
+
+
 WRITERS = {
     "checkpoints": Writer(_write_checkpoints, _read_checkpoints),
     "file": Writer(_write_file, _read_file),
     "folder": Writer(_write_folder, _read_folder, errors=(OSError,)),
+    "model": Writer(_write_model, _read_model),
     "cache": Writer(_write_cache, _read_cache, errors=(), is_durable=False),
 }
 
@@ -159,36 +191,22 @@ def judge(case: Case) -> None:
 
 def judge_writer(writer: Writer, fault: str, folder: Path, rng: np.random.Generator) -> None:
     """Save versions until a fault, read what is there, and go on from it."""
-    root, shelf, crashed = (folder / name for name in ("root", "shelf", "crashed"))
-    done = folder / "done"  # a byte for each version that was saved
+    root, done = folder / "root", folder / "done"  # a byte for each version that was saved
     root.mkdir()
-    shelf.mkdir()
     before, last = int(rng.integers(1, 3)), 4
     writer.write(root, 1, before)
-    at, half = int(rng.integers(40)), bool(rng.integers(2))
+    at, half = int(rng.integers(writer.operations)), bool(rng.integers(2))
 
     def write() -> None:
-        for version in range(before + 1, last + 1):
-            writer.write(root, version, version)
-            with open(done, "ab") as file:
-                file.write(b".")
+        with contextlib.suppress(*writer.errors if fault in BAD_DISK else ()):
+            for version in range(before + 1, last + 1):
+                writer.write(root, version, version)
+                with open(done, "ab") as file:
+                    file.write(b".")
 
-    def write_with_fault() -> None:
-        if fault == LOST:
-            _write_and_lose(write, root, shelf, crashed, at, rng)
-        elif fault == KILLED:
-            with io_operations(root, at, killed, half):
-                write()
-        else:
-            code = errno.ENOSPC if fault == FULL else errno.EIO
-            with contextlib.suppress(*writer.errors), _bad_disk(root, at, code):
-                write()
-
-    code = in_process(write_with_fault)
+    code = work_with_fault(write, fault, root, folder, at=at, half=half, rng=rng)
     if code not in (0, -9):
         raise Disagreement(f"a writer raised an error that is not ours or of files: {fault}")
-    if crashed.exists():
-        put_back(crashed, root)
     saved = before + (done.stat().st_size if done.exists() else 0)
     try:
         version = writer.read(root)
@@ -202,48 +220,6 @@ def judge_writer(writer: Writer, fault: str, folder: Path, rng: np.random.Genera
     left = [path.name for path in root.rglob(".*")]
     if left and writer.is_durable:
         raise Disagreement(f"unfinished files are left: {fault}")
-
-
-def _write_and_lose(
-    write: Callable[[], None],
-    root: Path,
-    shelf: Path,
-    crashed: Path,
-    at: int,
-    rng: np.random.Generator,
-) -> None:
-    """Write, and crash at an operation, or at the end; `crashed` is what is on the disk then."""
-    disk = LostWrites(root, shelf)
-    count = 0
-
-    def comes(name: str) -> bool:
-        nonlocal count
-        disk.note()
-        count += 1
-        return count > at
-
-    def crash() -> None:
-        disk.crash(rng, crashed)
-        killed()
-
-    with disk.recording(), io_operations(root, comes, crash):
-        write()
-    crash()
-
-
-def _bad_disk(root: Path, at: int, code: int) -> AbstractContextManager[list[str]]:
-    """A disk on which all writes, new files and flushes fail from an operation on."""
-    count = 0
-
-    def fails(name: str) -> bool:
-        nonlocal count
-        count += 1
-        return count > at and name.startswith(("write", "create", "touch", "mkdir", "fsync"))
-
-    def fault() -> None:
-        raise OSError(code, os.strerror(code))
-
-    return io_operations(root, fails, fault)
 
 
 CRASHES = Campaign("crashes", judge)

@@ -116,8 +116,8 @@ class _KernelReplacement:
     name : str
         The name of the latter.
     extra_types : callable
-        Returns the types of the additional results, given a function from a place (see
-        `fallback.kernels.gradient.SizeSource`) to the size or extent that the call has there.
+        Returns the types of the additional results, given a function from a source
+        (`fallback.kernels.gradient.SizeSource`) to the size or extent that the call has there.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class _KernelReplacement:
     ):
         self.key = kernel_key(kernel)
         self._result = call.ty_args[0]
-        self._made = replacement
+        self._replacement = replacement
         self._name = name
-        self._further = extra_types
+        self._extra_types = extra_types
 
     def __call__(self, *inputs: Any) -> Any:
         """Emit the call of the other kernel; the results of the original one."""
@@ -143,9 +143,9 @@ class _KernelReplacement:
                 return types[number - len(inputs)].shape[axis]
             return inputs[number] if axis is None else inputs[number].shape[axis]
 
-        extra = [relax.TensorType(shape, dtype) for shape, dtype in self._further(size)]
+        extra = [relax.TensorType(shape, dtype) for shape, dtype in self._extra_types(size)]
         emitter = next(_tensors(inputs)).emitter
-        variable = emitter.builder.add_func(self._made, self._name)
+        variable = emitter.builder.add_func(self._replacement, self._name)
         results = emitter.emit(relax.call_tir(variable, expression_of(inputs), [*types, *extra]))
         if not isinstance(results, list):
             return results

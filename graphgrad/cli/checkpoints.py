@@ -106,6 +106,20 @@ class Checkpoints:
         self._last = None
         return None
 
+    def settle(self) -> None:
+        """Bring a checkpoint to its name that was read under the third one.
+
+        A run that was killed among the renames of `save` has left it there.
+
+        Raises
+        ------
+        OutputError
+        """
+        if self._last == self._next:
+            with writing(self.newest):
+                os.replace(self._next, self.newest)
+            self._last = self.newest
+
     def save(self, step: TrainStep, run: Mapping[str, Any], history: History) -> None:
         """Save a run; the checkpoint before becomes the previous one, those of other runs go.
 
@@ -114,10 +128,7 @@ class Checkpoints:
         CheckpointError, OutputError
             It cannot be written; what was saved before is still there.
         """
-        with writing(self.newest):
-            if self._last == self._next:  # the run before was killed among the renames below
-                os.replace(self._next, self.newest)
-                self._last = self.newest
+        self.settle()
         step.save(self._next, _to_extra(run, history))
         with writing(self.newest):
             if self._last is None:

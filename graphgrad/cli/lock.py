@@ -7,11 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import ArgumentError
-
-try:
-    import fcntl
-except ImportError:  # Windows: a second run is not noticed there
-    fcntl = None  # type: ignore[assignment]
+from ..runtime.files import lock, unlock
 
 
 @contextmanager
@@ -28,33 +24,45 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / ".lock"
     descriptor = _acquire(path)
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
+        path.write_text(str(os.getpid()), encoding="ascii")
         yield
     finally:
         # Before it is let go of: afterwards the file may be that of the next run.
         with contextlib.suppress(OSError):
             path.unlink()
-        os.close(descriptor)
+        unlock(descriptor)
 
 
-def _acquire(path: Path) -> int:
-    """A descriptor of the file at a path, with the lock on it."""
+def _acquire(path: Path) -> int | None:
+    """A descriptor of the file at a path, with the lock on it; None where there are no locks."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        path.touch()
         try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The run before may have removed the file since it was opened.
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except FileNotFoundError:
-            pass
+            descriptor = lock(path, wait=False)
+        except FileNotFoundError:  # the run before has just removed it
+            continue
         except BlockingIOError as error:
-            owner = os.read(descriptor, 20).decode(errors="replace") or "unknown"
-            os.close(descriptor)
             raise ArgumentError(
-                f"another run writes to {path.parent} (process {owner}); wait for its end, or "
-                "choose another folder with --out"
+                f"another run writes to {path.parent} (process {_owner(path)}); wait for its end, "
+                "or choose another folder with --out"
             ) from error
-        os.close(descriptor)
+        # The run before may have removed the file since it was opened.
+        if descriptor is None or _is_at(path, descriptor):
+            return descriptor
+        unlock(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether what a descriptor has opened is at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(path: Path) -> str:
+    """The number of the process that a lock's file names."""
+    try:
+        return path.read_text(encoding="ascii") or "unknown"
+    except (OSError, ValueError):
+        return "unknown"

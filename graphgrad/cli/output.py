@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..files import write_file
 from ..report.curve import write_picture
-from ..runtime.files import UNFINISHED, remove_unfinished
+from ..runtime.files import UNFINISHED, remove_unfinished, sync_folder
 from ..train.run import Epoch, History
 from .checkpoints import Checkpoints
 from .lock import locked
@@ -44,12 +44,11 @@ class OutputFolder:
         ArgumentError
             The folder cannot be made or written, or another run writes to it.
         """
-        weights = self.trained.with_name(f"{self.trained.name}.data")
-        files = [self.model, self.trained, weights, self.history, self.picture]
+        files = [self.model, self.trained, self.history, self.picture]
         files += [*self.checkpoints.files, *self.twin_checkpoints.files]
         with contextlib.ExitStack() as stack:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
+                _make_folder(self.path)
                 stack.enter_context(locked(self.path))
                 for file in files:
                     remove_unfinished(file, UNFINISHED)
@@ -115,6 +114,14 @@ class OutputFolder:
         """The results of a finished run, the picture only if it was drawn."""
         results = [self.trained, self.history, self.checkpoints.newest]
         return [*results, self.picture] if drawn else results
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder, and those above it, so that no crash takes them with what is saved there."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
 
 
 def finite_or_none(value: float) -> float | None:

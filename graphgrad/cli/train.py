@@ -106,11 +106,18 @@ class Saving:
         return self._interval.is_due(steps)
 
     def save(self, history: History) -> None:
-        """Write the record, and a checkpoint if the last one is not the same."""
+        """Write the record, and a checkpoint if the last one is not the same.
+
+        Of a run without a step there is nothing to save, and the files of an earlier run stay.
+        """
+        if not history.losses:
+            return
         if self._extent != _extent(history):
             self._checkpoints.save(self._step, self._run, history)
             self._extent = _extent(history)
             self._interval.saved(self.steps)
+        else:
+            self._checkpoints.settle()
         self._write_record(history)
 
 
@@ -230,7 +237,8 @@ def _train(run: Run, step: TrainStep, saved: Saved | None) -> int:
         raise type(error)(f"{error}; step {saving.steps} is saved: {run.resume}") from error
     number = run.stop_signal()
     if outcome == "interrupted" and number is not None:
-        report.interrupted(latest, job.plan.steps, number.name, folder.path, run.resume)
+        resume = run.resume if saving.steps else None
+        report.interrupted(latest, job.plan.steps, number.name, folder.path, resume)
         return exit_code(number)
     if outcome == "diverged":
         report.diverged(latest)

@@ -47,7 +47,7 @@ class Read:
     Attributes
     ----------
     tensor : Tensor
-        That is read.
+        The tensor that is read.
     indices : list of Expr
         Where it is read.
     terms : list of Guarded

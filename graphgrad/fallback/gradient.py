@@ -116,7 +116,11 @@ def _propagate(
     parts: dict[Key, list[Contribution | te.Tensor]],
     pads: bool = True,
 ) -> dict[Key, te.Tensor]:
-    """The cotangents of all tensors on the way from the wanted ones, by their keys."""
+    """The cotangents of all tensors on the way from the wanted ones, by their keys.
+
+    It takes what arrives out of `parts` and adds to it what stages pass on. What is left there
+    belongs to tensors whose stages are not in `order`.
+    """
     outputs_of_each = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
     active, reading = active_stages(order, wanted, is_float)
     active |= wanted

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
-from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
+from onnx.external_data_helper import set_external_data
 
 from ..errors import ArgumentError, ModelError
 from ..files import write_file, writing
-from ..runtime.files import UNFINISHED, unfinished
+from ..runtime.files import UNFINISHED, lock, sync_folder, unfinished, unlock
 from .arrays import checked_arrays
 from .model import Model
 from .onnx_graph import attribute, opset, output_names, readers, subgraphs
@@ -22,6 +25,8 @@ from .onnx_prune import drop_losses
 
 _MAX_FILE_BYTES = 2**31 - 1  # what a protobuf message may hold
 _MAX_INLINE_BYTES = 1024  # bytes; smaller ones stay in the model's own file
+_PAGE_BYTES = 4096  # at whole pages of a file of weights, a runtime can map them
+_DIGITS = 16  # of the digest in the name of a file of weights
 
 
 def to_onnx(
@@ -35,8 +40,9 @@ def to_onnx(
     The graph and all names are those of the model's (repaired) ONNX model. Where some outputs
     come from loss operators and others do not, the losses are left out, and so are the inputs,
     such as labels, that only they read. The file appears whole or not at all, and replaces one of
-    the same name. A model of more than 2 GB keeps its weights in a second file beside it, with
-    ``.data`` appended to the name.
+    the same name. A model of more than 2 GB keeps its weights in a second file beside it, whose
+    name is that of the file, a digest of the weights, and ``.data``; no name ever shows those of
+    another model. That of a model which is replaced goes.
 
     Parameters
     ----------
@@ -74,11 +80,13 @@ def to_onnx(
     read_names = readers(proto.graph).keys() | output_names(proto.graph)
     _to_inference(proto.graph, opset(proto), read_names)
     _remove_unread_constants(proto.graph)
-    if proto.ByteSize() > _MAX_FILE_BYTES:
-        _write_weights(proto, path.with_name(f"{path.name}.data"))
-    else:
+    is_large = proto.ByteSize() > _MAX_FILE_BYTES
+    if not is_large:
         check(proto)  # which takes no model of more than 2 GB
-    write_file(path, proto.SerializeToString())
+    with _alone(path):
+        weights = _write_weights(proto, path) if is_large else None
+        write_file(path, proto.SerializeToString())
+        _remove_weights(path, but=weights)
 
 
 def _to_inference(graph: onnx.GraphProto, version: int, read_names: set[str]) -> None:
@@ -130,11 +138,57 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
     node.attribute.extend([*others, helper.make_attribute(name, value)])
 
 
-def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
-    """Move the weights of a model to a file of their own, which replaces one of the same name."""
-    with writing(path), unfinished(path, UNFINISHED, is_folder=True) as folder:
-        convert_model_to_external_data(proto, location=path.name, size_threshold=_MAX_INLINE_BYTES)
-        write_external_data_tensors(proto, str(folder))
-        with open(folder / path.name, "rb") as file:
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While inside, nobody else writes models to the folder of a path: two files must agree."""
+    with writing(path):
+        descriptor = lock(path.parent, wait=True)
+    try:
+        yield
+    finally:
+        unlock(descriptor)
+
+
+def _write_weights(proto: onnx.ModelProto, path: Path) -> Path:
+    """Move the weights of a model that is to be written to a path to a file of their own.
+
+    The model's file is written after it, and names it: until then the old model is whole, and
+    from then on the new one.
+    """
+    large = [t for t in _initializers(proto.graph) if len(t.raw_data) > _MAX_INLINE_BYTES]
+    offsets = []
+    digest = hashlib.sha256()
+    with writing(path), unfinished(path, UNFINISHED) as new_file:
+        with open(new_file, "wb") as file:
+            for tensor in large:
+                file.write(bytes(-file.tell() % _PAGE_BYTES))
+                offsets.append(file.tell())
+                file.write(tensor.raw_data)
+                digest.update(f"{len(tensor.raw_data)}\n".encode())
+                digest.update(tensor.raw_data)
+            file.flush()
             os.fsync(file.fileno())
-        os.replace(folder / path.name, path)
+        weights = path.with_name(f"{path.name}.{digest.hexdigest()[:_DIGITS]}.data")
+        os.replace(new_file, weights)
+        sync_folder(weights.parent)
+    for tensor, offset in zip(large, offsets, strict=True):
+        set_external_data(tensor, weights.name, offset, len(tensor.raw_data))
+        tensor.ClearField("raw_data")
+    return weights
+
+
+def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The initializers of a graph, and of the graphs in it."""
+    yield from graph.initializer
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from _initializers(inner)
+
+
+def _remove_weights(path: Path, but: Path | None) -> None:
+    """Remove weights of models that were written to a path, but for those of the one there."""
+    digest = "[0-9a-f]" * _DIGITS
+    for weights in path.parent.glob(f"{glob.escape(path.name)}.{digest}.data"):
+        if weights != but:
+            with suppress(OSError):  # the next one removes it
+                weights.unlink()

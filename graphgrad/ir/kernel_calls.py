@@ -15,6 +15,9 @@ from .rewrite import map_functions, rebuilt, replace_body
 from .tensor import bits
 from .visits import nodes_in, visit_nodes
 
+OPAQUE_PATTERN = 8
+"""TVM's ``kOpaque``, the kind of kernels that are fused with nothing; also of those without one."""
+
 
 def is_kernel_call(value: Any) -> bool:
     """Whether a value is a `call_tir` without symbolic arguments."""

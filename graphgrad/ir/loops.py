@@ -18,6 +18,9 @@ from tvm.tirx import ForKind
 
 from .kernel_structure import substitute_values
 
+MIN_HEAP_BYTES = 1024
+"""The bytes from which on TVM allocates a kernel's inner buffer on the heap, not on the stack."""
+
 Statement = Any
 Index = Any
 Indices = Sequence[Any]

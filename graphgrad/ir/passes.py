@@ -136,7 +136,7 @@ def compiler_pass(*phases: Phase, **declaration: Any) -> Callable[[F], F]:
     ----------
     phases : Phase
         The phases in which it may run.
-    place
+    **declaration
         Further attributes of `Pass`.
     """
 
@@ -172,7 +172,7 @@ class Step:
         From 1.
     declared : Pass
     condition : str or None
-        As of `when`; None if it always runs.
+        As of `When`; None if it always runs.
     """
 
     number: int

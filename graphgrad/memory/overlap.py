@@ -28,7 +28,7 @@ from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, ma
 Overlap = Literal["refuse", "copy"]
 """The policy for a call in which an overwritten argument shares memory with another one."""
 
-CHECKED_BY_OWNER = "graphgrad.overlap_checked"
+CHECKED_BY_CALLER = "graphgrad.overlap_checked"
 """Attribute of a Relax function whose caller compares the addresses."""
 
 _REFUSE = "graphgrad.refuse_overlap"
@@ -64,8 +64,8 @@ def check_overlap_choice(overlap: Overlap) -> Overlap:
 @compiler_pass(
     Phase.ALLOCATED,
     before={
-        "check_arguments_once": "what comes later runs earlier: tensors are looked at before their "
-        "addresses are"
+        "check_arguments_once": "both put calls at a function's start, and that of the later pass "
+        "comes first: what is no tensor of the type has no address to compare"
     },
 )
 def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
@@ -74,7 +74,7 @@ def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     Of a parameter that is a tuple, all tensors in it are compared.
     """
     for name, function in _overwriting(mod, DONATED_DONE):
-        mod = _checked(mod, name, function)
+        mod = _add_check(mod, name, function)
     return mod
 
 
@@ -97,14 +97,14 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def _overwriting(mod: tvm.IRModule, pairs: str) -> list[tuple[Any, relax.Function]]:
+def _overwriting(mod: tvm.IRModule, attribute: str) -> list[tuple[Any, relax.Function]]:
     """The functions that have donations and whose callers compare no addresses.
 
     Parameters
     ----------
     mod : IRModule
-    pairs : str
-        The attribute that holds the pairs (parameter, output): those asked for, or those granted.
+    attribute : str
+        That with the pairs (parameter, output): those asked for, or those granted.
     """
     attributes = {
         name: getattr(function, "attrs", None) or {} for name, function in mod.functions.items()
@@ -112,7 +112,7 @@ def _overwriting(mod: tvm.IRModule, pairs: str) -> list[tuple[Any, relax.Functio
     return [
         (variable, mod[variable])
         for variable, attrs in attributes.items()
-        if attrs.get(pairs) and CHECKED_BY_OWNER not in attrs
+        if attrs.get(attribute) and CHECKED_BY_CALLER not in attrs
     ]
 
 
@@ -125,7 +125,7 @@ class _Argument:
     buffer: Any
 
 
-def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
+def _add_check(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
     """The module with a function that first calls a kernel which refuses shared memory."""
     bindings: list[Any] = []
     donated, others = _split_by_use(function, DONATED_DONE, bindings)
@@ -164,7 +164,7 @@ def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) 
         bindings += _copy_if_shared(builder, [*donated[index:], *others], unshared)
         passed[argument.value] = unshared
     overwriting = function.without_attr("global_symbol")
-    overwriting = overwriting.with_attr({CHECKED_BY_OWNER: True, KNOWN_TO_CALLER: True})
+    overwriting = overwriting.with_attr({CHECKED_BY_CALLER: True, KNOWN_TO_CALLER: True})
     variable = builder.add_func(overwriting, f"{name.name_hint}_in_place")
     result = relax.Var("result", caller.ret_ty)
     bindings.append(relax.VarBinding(result, relax.Call(variable, list(passed.values()))))

@@ -12,12 +12,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.kernel_calls import OPAQUE_PATTERN
 from ..tvm_fixes.hooks import register_op
 
 PREFIX = "graphgrad."
 
-OPAQUE = {"op_pattern": 8}
-"""Attributes of a PrimFunc that is not to be fused with its neighbors: 8 is TVM's ``kOpaque``.
+OPAQUE = {"op_pattern": OPAQUE_PATTERN}
+"""Attributes of a PrimFunc that is not to be fused with its neighbors.
 
 TVM takes a scan for an elementwise map by the look of its loops, and fails to fuse it.
 """

@@ -14,6 +14,8 @@ composite      ``f(*inputs) -> outputs``                      the op itself, in 
 general        ``f(inputs, outputs, cotangents, attrs)``      anything else
 ============== ============================================== ==================================
 
+The sixth kind has no function: `nondifferentiable` names ops that have no gradient anywhere.
+
 A function with a parameter named ``attrs`` is given the op's attributes. ``None`` in place of a
 cotangent says *not differentiable in this input*.
 

@@ -81,18 +81,21 @@ class TrainingReport:
             self.text("for the curve as a picture: pip install 'graphgrad[plot]'")
 
     def interrupted(
-        self, history: History, steps: int, signal: str, folder: Path, resume: str
+        self, history: History, steps: int, signal: str, folder: Path, resume: str | None
     ) -> None:
-        """Say what ended the run, what is saved, and how to go on."""
+        """Say what ended the run, what is saved, and how to go on; None: nothing is saved."""
         steps_done = len(history.losses)
         self.event(
             "interrupted",
             done=steps_done,
             steps=steps,
             signal=signal,
-            saved=str(folder),
+            saved=str(folder) if resume else None,
             resume=resume,
         )
+        if resume is None:
+            self.text(f"stopped by {signal} before the first step; nothing is saved")
+            return
         self.text(
             f"stopped by {signal} after step {steps_done} of {steps}, which is saved in {folder}; "
             f"go on with: {resume}"

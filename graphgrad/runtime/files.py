@@ -84,24 +84,24 @@ def unfinished(path: Path, ending: str, is_folder: bool = False) -> Iterator[Pat
     while True:
         new_path = path.parent / f".{path.name}.{secrets.token_hex(8)}{ending}"
         new_path.mkdir() if is_folder else new_path.touch(exist_ok=False)
-        descriptor = _lock(new_path, wait=True)
+        descriptor = lock(new_path, wait=True)
         if new_path.exists():  # else it was removed as a leftover before it was locked
             break
-        _unlock(descriptor)
+        unlock(descriptor)
     try:
         yield new_path
     finally:
         _remove(new_path)
-        _unlock(descriptor)
+        unlock(descriptor)
 
 
 def remove_unfinished(path: Path, ending: str) -> None:
     """Remove what killed processes have left unfinished beside a path; see `unfinished`."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{ending}"):
         with contextlib.suppress(OSError):  # somebody else has removed it
-            descriptor = _lock(leftover, wait=False)
+            descriptor = lock(leftover, wait=False)
             _remove(leftover)
-            _unlock(descriptor)
+            unlock(descriptor)
 
 
 def put_folder(new_folder: Path, destination: Path) -> None:
@@ -218,7 +218,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(path: Path, wait: bool) -> int | None:
+def lock(path: Path, wait: bool) -> int | None:
     """The descriptor that holds a file's or folder's lock; None where there are no locks.
 
     Raises
@@ -242,7 +242,8 @@ def _lock(path: Path, wait: bool) -> int | None:
     return descriptor
 
 
-def _unlock(descriptor: int | None) -> None:
+def unlock(descriptor: int | None) -> None:
+    """Let go of a lock."""
     if descriptor is not None:
         os.close(descriptor)
 

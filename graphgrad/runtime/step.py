@@ -18,14 +18,14 @@ from .machine import check_machine, device_errors, open_device, release_pool
 from .manifest import STATE
 from .owned import Description, Owned
 from .progress import Progress, progress_in, unfit_rate
-from .synchronized import TakesTurns, one_at_a_time
+from .synchronized import Synchronized, one_at_a_time
 from .threads import prepare as prepare_threads
 from .window import Window, dropped_on_failure
 
 _T = TypeVar("_T")
 
 
-class ExportedStep(TakesTurns):
+class ExportedStep(Synchronized):
     """A compiled training step, its parameters and all that it changes, loaded from an export.
 
     Any thread may use it; what another does meanwhile waits for its turn.

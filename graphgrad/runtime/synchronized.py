@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class TakesTurns:
+class Synchronized:
     """The base class of objects whose methods are `one_at_a_time`.
 
     Frames of a virtual machine, the memory that batches are copied to, and tensors that are
@@ -25,7 +25,7 @@ def one_at_a_time(method: _Method) -> _Method:
     """Make calls of a method wait while another thread is in such a method of the same object."""
 
     @wraps(method)
-    def alone(self: TakesTurns, *arguments: Any, **options: Any) -> Any:
+    def alone(self: Synchronized, *arguments: Any, **options: Any) -> Any:
         with self._calls:
             return method(self, *arguments, **options)
 

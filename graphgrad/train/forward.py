@@ -284,8 +284,8 @@ class Forward:
         arguments = [replacement.get(param, param) for param in self.program.params]
         loss_type, *_ = self.program.result.ty.fields
         # The cotangent of the loss is 1; outputs and new statistics have none.
-        seed = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
-        result, weight_gradients = gradients.emit(emitter, seed, arguments)
+        output_cotangents = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
+        result, weight_gradients = gradients.emit(emitter, output_cotangents, arguments)
         loss, _, new_state = result.fields
         return (
             emitter.lift(loss),

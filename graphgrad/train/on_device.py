@@ -21,7 +21,7 @@ from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
 from ..memory.workspace import take_workspace
-from ..runtime.synchronized import TakesTurns, one_at_a_time
+from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
 from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
@@ -35,12 +35,12 @@ _MOST_SHAPES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
-Facts = tuple[list[int], int, str | None]
+BuildInfo = tuple[list[int], int, str | None]
 """Positions of the results returned, bytes needed, and the function that makes the workspace."""
 
 
 @dataclass(frozen=True)
-class Given:
+class CallInputs:
     """The inputs of one call, on the device.
 
     Attributes
@@ -65,7 +65,7 @@ class Watch(Protocol):
         """Take the machine that runs it."""
 
 
-class ModelOnDevice(TakesTurns):
+class ModelOnDevice(Synchronized):
     """A model, its loss, and the device that both run on.
 
     Parameters
@@ -78,7 +78,7 @@ class ModelOnDevice(TakesTurns):
         This machine has no device for its target.
     """
 
-    kept_by: ClassVar[str]
+    how_to_keep: ClassVar[str]
     """How to take it to another process, for the error where somebody pickles or copies it."""
 
     def __init__(self, objective: Objective):
@@ -112,23 +112,23 @@ class ModelOnDevice(TakesTurns):
     def __reduce__(self) -> NoReturn:
         raise ArgumentError(
             f"a {type(self).__name__} cannot be pickled or copied: its tensors and programs belong "
-            f"to a device and to this process; {self.kept_by}"
+            f"to a device and to this process; {self.how_to_keep}"
         )
 
-    def _given(self, inputs: Inputs) -> Given:
+    def _call_inputs(self, inputs: Inputs) -> CallInputs:
         """The inputs of a call, checked against the model."""
         arrays = read_arrays(by_name(inputs, self._model.inputs), self._device)
         shapes = shapes_of(arrays)
         self._check(arrays, shapes)
         lent = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray)}
-        return Given(placed(arrays, self._staging), lent, shapes)
+        return CallInputs(placed(arrays, self._staging), lent, shapes)
 
     def _check(self, arrays: Mapping[str, Array], shapes: Shapes) -> None:
         """Raise if inputs do not fit the model; equal shapes and dtypes are checked once."""
         signature = shapes, tuple(array.dtype for array in arrays.values())
         self._checked.get(signature, lambda: bind_shapes(arrays, self._objective.input_types))
 
-    def _forward(self, call_inputs: Given) -> Forward:
+    def _forward(self, call_inputs: CallInputs) -> Forward:
         """The forward pass with the loss, for the shapes of a call."""
         shapes = call_inputs.shapes
         return self._forwards.get(shapes, lambda: self._objective.forward(shapes))
@@ -153,14 +153,14 @@ class ModelOnDevice(TakesTurns):
         function, positions = self._load(mod, name, task, is_updating=True)
         return lambda *arguments: dict(zip(positions, function(*arguments), strict=True))
 
-    def _built(self, mod: tvm.IRModule, name: str, is_updating: bool) -> tuple[Any, Facts]:
+    def _build(self, mod: tvm.IRModule, name: str, is_updating: bool) -> tuple[Any, BuildInfo]:
         """An executable, and facts about its function.
 
         They are the results that it returns, the bytes that it takes, and the name of the function
         that makes its workspace, if it has one.
         """
 
-        def make(program: tvm.IRModule) -> tuple[Any, Facts]:
+        def make(program: tvm.IRModule) -> tuple[Any, BuildInfo]:
             with EarlyBuilds(self._target) as early:
                 # In this order: what a step needs in bytes includes what becomes its workspace,
                 # and a result that is not returned does not escape.
@@ -190,7 +190,7 @@ class ModelOnDevice(TakesTurns):
         self, mod: tvm.IRModule, name: str, task: str, is_updating: bool
     ) -> tuple[Callable[..., Any], list[int]]:
         """A function of a module, to be called by any thread, and the results it returns."""
-        executable, (positions, bytes_needed, workspace) = self._built(mod, name, is_updating)
+        executable, (positions, bytes_needed, workspace) = self._build(mod, name, is_updating)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
             function = machine[name]

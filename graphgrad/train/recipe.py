@@ -29,7 +29,7 @@ from .loss import LOSSES
 from .optimizer import Optimizer
 from .update import STEP, build_step
 
-Wrt = str | Sequence[str] | None
+WrtNames = str | Sequence[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +129,12 @@ class Recipe(Objective):
 def objective(
     model: Model,
     loss: LossChoice,
-    wrt: Wrt,
+    wrt: WrtNames,
     target: Any,
     rules: str,
     winograd: bool,
     training: bool | None,
-    names: Callable[[Model, Wrt], list[str]],
+    names: Callable[[Model, WrtNames], list[str]],
 ) -> Objective:
     """Check the arguments that `train_step` and `value_and_grad` share, which document them.
 
@@ -180,7 +180,7 @@ def recipe(
     model: Model,
     loss: LossChoice,
     optimizer: Optimizer,
-    wrt: Wrt,
+    wrt: WrtNames,
     target: Any,
     seed: int,
     rules: str,
@@ -238,7 +238,7 @@ def check_accumulate(count: Any) -> int:
     return int(count)
 
 
-def _parameters_to_train(model: Model, wrt: Wrt) -> list[str]:
+def _parameters_to_train(model: Model, wrt: WrtNames) -> list[str]:
     """The names of the parameters that train, in the model's order."""
     trainable = model.trainable()
     if wrt is None:

@@ -127,7 +127,7 @@ class TrainStep(ModelOnDevice):
         How many combinations of input shapes stay compiled; may be set at any time.
     """
 
-    kept_by = (
+    how_to_keep = (
         "save its state with step.save(path), or all of it with step.export(path), and load that "
         "where it is needed"
     )
@@ -253,7 +253,7 @@ class TrainStep(ModelOnDevice):
         What a packed function of the model raises goes through. Whatever is raised while a
         micro-batch is computed drops the open window, because a part of it may be summed up.
         """
-        call_inputs = self._given(inputs)
+        call_inputs = self._call_inputs(inputs)
         forward = self._forward(call_inputs)
         window = self._tensors.window
         # A step takes the learning rate here, a micro-batch whether it opens its window.
@@ -313,7 +313,7 @@ class TrainStep(ModelOnDevice):
         InputError
             An array does not fit.
         """
-        self._targets(targets, self._forward(self._given(inputs)))
+        self._targets(targets, self._forward(self._call_inputs(inputs)))
 
     @one_at_a_time
     def evaluate(self, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -325,7 +325,7 @@ class TrainStep(ModelOnDevice):
         ------
         InputError, DeviceError
         """
-        call_inputs = self._given(inputs)
+        call_inputs = self._call_inputs(inputs)
         evaluation = self._functions.evaluation(call_inputs.shapes, self._compile)
         outputs = evaluation(*call_inputs.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))

@@ -12,7 +12,7 @@ from ..autodiff.reverse import Gradients
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..memory.donation import DONATED
-from ..memory.overlap import CHECKED_BY_OWNER
+from ..memory.overlap import CHECKED_BY_CALLER
 from ..ops import functional as op
 from ..ops.many import all_finite
 from .clip import clip_by_norm, clip_by_value
@@ -121,14 +121,14 @@ class Update:
             # A finite norm has finite terms: gradients need not be read for that again.
             checked = [value for value in checked if not any(value is g for g in gradients)]
         applied = all_finite([*checked, *norms, *floats])
-        update = emitter.lift(self.updates) + 1.0
-        moved, buffers = self._moved(emitter, clipped, update)
+        update_number = emitter.lift(self.updates) + 1.0
+        moved, buffers = self._moved(emitter, clipped, update_number)
         old_values = map(emitter.lift, [self.updates, *self.replaced])
-        new_values = [update, *moved, *new_statistics, *buffers]
+        new_values = [update_number, *moved, *new_statistics, *buffers]
         return [op.where(applied, *pair) for pair in zip(new_values, old_values, strict=True)]
 
     def _moved(
-        self, emitter: Emitter, gradients: Sequence[Tensor], update: Tensor
+        self, emitter: Emitter, gradients: Sequence[Tensor], update_number: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Emit the optimizer's update of each weight; return the new weights and buffers."""
         rate = emitter.lift(self.rate)
@@ -141,7 +141,7 @@ class Update:
             parameter = emitter.lift(weight)
             slots = {slot: emitter.lift(members[index]) for slot, members in self._slots.items()}
             new_parameter, new_slots = parameter_optimizer.emit(
-                parameter, gradient, slots, rate * scale, update
+                parameter, gradient, slots, rate * scale, update_number
             )
             new_weights.append(new_parameter)
             for slot, members in new_buffers.items():
@@ -168,7 +168,7 @@ def allow_donations(
     # The owner of the tensors compares addresses itself (`TrainState.check_overlap`), so that
     # lowering adds no check of them to the function.
     pairs = [[params.index(var), index] for index, var in enumerate(replaced, first)]
-    mod[name] = mod[name].with_attr({DONATED: pairs, CHECKED_BY_OWNER: True})
+    mod[name] = mod[name].with_attr({DONATED: pairs, CHECKED_BY_CALLER: True})
     return mod
 
 

@@ -17,7 +17,7 @@ from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes
 from .recent import Recent
-from .recipe import Wrt, objective
+from .recipe import WrtNames, objective
 from .tensors import Arrays, as_arrays
 
 LOSS = "loss"
@@ -82,7 +82,7 @@ class ValueAndGrad(ModelOnDevice):
     It reads the model's parameters at each call, so changes of ``model.params`` count.
     """
 
-    kept_by = "pickle the model, and call graphgrad.value_and_grad where it is needed"
+    how_to_keep = "pickle the model, and call graphgrad.value_and_grad where it is needed"
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ValueAndGrad(ModelOnDevice):
         """
         named_inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named_inputs.pop(TARGETS, None) if self._takes_targets(named_inputs) else None
-        call_inputs = self._given(named_inputs)
+        call_inputs = self._call_inputs(named_inputs)
         forward = self._forward(call_inputs)
         seed_word = np.array(check_seed(seed) << 32)
         arguments = [
@@ -225,7 +225,7 @@ class ValueAndGrad(ModelOnDevice):
         return arrays
 
 
-def _named(model: Model, wrt: Wrt) -> list[str]:
+def _named(model: Model, wrt: WrtNames) -> list[str]:
     """The names of the values that are differentiated."""
     names = model.trainable() if wrt is None else names_in(wrt)
     if not names:

@@ -50,11 +50,20 @@ def test_a_record_on_a_full_disk_keeps_the_old_one(tmp_path):
         folder.write_history({}, History([1.0]))
 
 
+def test_folders_that_are_made_are_flushed(tmp_path):
+    with io_operations(tmp_path) as performed, OutputFolder(tmp_path / "a" / "b").opened():
+        pass
+    assert {f"fsync {tmp_path.name}", "fsync a"} <= set(performed)
+    with io_operations(tmp_path) as performed, OutputFolder(tmp_path / "a" / "b").opened():
+        pass
+    assert not [name for name in performed if name.startswith("fsync")]
+
+
 def test_what_killed_runs_left_half_written_is_removed(tmp_path):
     folder = OutputFolder(tmp_path)
     for file in (folder.trained, folder.history, folder.model, folder.picture):
         file.with_name(f".{file.name}.0123456789abcdef.unfinished").touch()
-    (tmp_path / ".trained.onnx.data.0123456789abcdef.unfinished").mkdir()
+    (tmp_path / ".trained.onnx.fedcba9876543210.unfinished").mkdir()
     (tmp_path / "mine").touch()
     with folder.opened():
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "mine"]

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphgrad.cli.checkpoints import Checkpoints
 from graphgrad.cli.main import main
 from graphgrad.cli.train import Watcher
+from graphgrad.report.training import TrainingReport
 from graphgrad.train import checkpoint
 from tests.io_faults import disk_full, io_operations
 
@@ -179,6 +180,26 @@ def test_a_killed_run_goes_on_from_what_save_every_left(
     assert record(out)["save_every"] == every
 
 
+def test_a_run_that_is_killed_among_the_last_renames_has_all_names(task, tmp_path, straight):
+    out = tmp_path / "out"
+    names = []
+
+    def is_last(name: str) -> bool:
+        names.append(name)
+        return names[-1] == "replace checkpoint.safetensors" and names.count(name) == 2
+
+    with pytest.raises(Killed), io_operations(out, is_last, kill):
+        train(*task, *TINY, *ADAMW, out=out)
+    assert not (out / "checkpoint.safetensors").exists()
+    assert train("--resume", out=out) == 0
+    assert results(out) == straight
+    for folder in (out, tmp_path / "straight"):
+        assert {path.name for path in folder.glob("checkpoint*")} == {
+            "checkpoint.safetensors",
+            "checkpoint.previous.safetensors",
+        }
+
+
 def test_a_damaged_checkpoint_is_told_and_the_one_before_goes_on(task, tmp_path, straight, capsys):
     out = tmp_path / "out"
     assert train(*task, *TINY, *ADAMW, "--save-every", "5", out=out) == 0
@@ -240,6 +261,28 @@ def test_a_new_run_that_is_killed_before_it_saves_leaves_the_old_one(
     assert train("--resume", out=out) == 0
     assert "checkpoint.safetensors, step 1\n" in capsys.readouterr().out
     assert record(out)["settings"]["seed"] == 1 and record(out)["loss"] != losses
+
+
+def test_a_run_that_is_stopped_before_its_first_step_saves_nothing(
+    task, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    assert train(*task, *TINY, out=out) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    start = TrainingReport.start
+
+    def start_and_stop(self, *arguments, **facts):
+        start(self, *arguments, **facts)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(TrainingReport, "start", start_and_stop)
+    capsys.readouterr()
+    assert train(*task, *TINY, "--seed", "1", out=out) == 143
+    assert "before the first step; nothing is saved" in capsys.readouterr().out
+    assert train(*task, *TINY, "--json", out=out) == 143
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["event"] == "interrupted" and last["saved"] is last["resume"] is None
+    assert before == {path.name: path.read_bytes() for path in out.iterdir()}
 
 
 def test_the_twin_goes_on_where_it_was(built_in, tmp_path, monkeypatch):

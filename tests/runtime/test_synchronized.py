@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from graphgrad.runtime.synchronized import TakesTurns, one_at_a_time
+from graphgrad.runtime.synchronized import Synchronized, one_at_a_time
 from tests.labels import label
 from tests.runtime.data import BATCH
 
@@ -58,7 +58,7 @@ USES += [read_params, read_statistics, read_buffers]
 
 
 def test_a_method_calls_others():
-    class Counter(TakesTurns):
+    class Counter(Synchronized):
         @one_at_a_time
         def twice(self):
             return self.once() + self.once()

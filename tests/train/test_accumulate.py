@@ -353,7 +353,7 @@ def test_a_loss_that_is_a_parameter_is_a_copy():
     step = gg.train_step(model, model.outputs[0], gg.optim.SGD(0.5), accumulate=2)
     x = np.ones(2, "float32")
     assert [step(x), step(x), step(x)] == [2, 2, 1.5]
-    given, tensors = step._given(x), step._tensors
+    given, tensors = step._call_inputs(x), step._tensors
     owned = [*tensors.of_model(), *tensors.window.everything()]
     forward = step._forward(given)
     function = step._functions.step(given.shapes, forward, step._compile_updating)

@@ -127,7 +127,7 @@ def test_losses_of_a_step_keep_their_values():
     x, y = random(8, 4), np.arange(8) % 3
     held, kept = [], []
     for run in range(3):
-        given = step._given(x)
+        given = step._call_inputs(x)
         forward = step._forward(given)
         step(x, y)
         arguments = [*given.tensors.values(), *step._targets(y, forward), step._tensors.rate]

@@ -17,6 +17,7 @@ from tvm import te, tirx
 from tvm_ffi.dataclasses import py_class
 
 from ...errors import ArgumentError
+from ...ir.kernel_calls import OPAQUE_PATTERN
 from ..graph import all_operations, operations, outputs_of
 from ..lift.prim_func import TensorProgram, lifted
 from ..lowering.prim_func import create_prim_func
@@ -25,9 +26,6 @@ from .retyped import Retype, Retyping
 
 _ATTRIBUTE = "graphgrad.expressions"
 """The hash of the loops that the expressions were lowered to; `Expressions` are its span."""
-
-_OPAQUE_PATTERN = 8
-"""TVM's number for kernels that are not to be fused with their neighbors."""
 
 _MOST_LEVELS = 500
 """Levels of nesting of what is written as JSON; TVM's stack ends at some 1,000."""
@@ -105,7 +103,7 @@ def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.P
     stages = operations(*outputs)
     if any(isinstance(op, te.ExternOp | te.ScanOp) for op in stages):
         # TVM takes a scan for an elementwise map by the look of its loops, and fuses it.
-        func = func.with_attr("op_pattern", _OPAQUE_PATTERN)
+        func = func.with_attr("op_pattern", OPAQUE_PATTERN)
     return func
 
 

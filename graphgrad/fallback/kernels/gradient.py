@@ -59,7 +59,7 @@ class Results:
     size_sources: dict[int, SizeSource]
 
     def types(self, size: Callable[[int, int | None], Any]) -> list[tuple[list[Any], str]]:
-        """The shapes and dtypes of the results, given what is at a place."""
+        """The shapes and dtypes of the results, given the size that a source has."""
 
         def value_of(var: Any) -> Any:
             return size(*self.size_sources[identity(var)])
@@ -81,7 +81,7 @@ class GradientKernel(Results):
         In destination-passing style.
     arguments : list of Source
         The tensors that it takes before its result.
-    sizes : list of Place
+    sizes : list of SizeSource
         Scalars of the other kernel that it takes behind them, those that no shape of an argument
         tells.
     """

@@ -37,7 +37,7 @@ class Stage(ABC):
     Attributes
     ----------
     op : Operation
-        That it was made from.
+        The stage that it was made from.
     axes : list of Axis
         Its loops, those over its elements first.
     roots : list of Expr

@@ -25,7 +25,7 @@ _UNBOUNDED_EXTENT = 1 << 31
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a tensor: at time t, `extent` places from `stride * t + first` on, in a dimension.
+    """Part of a tensor: at time t, `extent` elements from `stride * t + first` on, in a dimension.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ _MIN_WORK_RATIO = 16
     Phase.FUSED,
     over="kernel",
     targets=("llvm",),
-    after={"simplify_indices": "groups are told by plain indices"},
+    after={"simplify_indices": "groups are recognized by plain indices"},
     before={"join_reductions": "until then each reduction has a block of its own"},
 )
 def vectorize_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:

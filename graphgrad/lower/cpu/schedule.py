@@ -60,7 +60,8 @@ _REGROUPED = Pipeline(
 """The passes that regroup stages, after maps are inlined.
 
 Rowwise fusion asks for a kernel's rows before anything is scheduled: `_Rows.of` in
-`lower/fusion/rowwise.py` predicts what these passes make of a kernel. Keep both in step.
+`lower/fusion/rowwise.py` runs `simplify_indices`, `vectorize_groups` and `split_axes`, by which the
+axes of single stages change. Another pass of this kind belongs there, too.
 """
 
 _TAKEN_APART = Pipeline(

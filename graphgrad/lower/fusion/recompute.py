@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ...ir.kernel_calls import (
+    OPAQUE_PATTERN,
     arguments_of,
     bytes_of,
     is_kernel_call,
@@ -93,8 +94,7 @@ class _Kernel:
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> _Kernel:
         """The description of a kernel, from its stages and the kind that TVM has noted."""
-        # 8 is TVM's kOpaque: a kernel without a kind is fused with nothing.
-        kind = int(func.attrs["op_pattern"]) if func.attrs and "op_pattern" in func.attrs else 8
+        kind = int((func.attrs or {}).get("op_pattern", OPAQUE_PATTERN))
         kernel_stages = stages(func) or []
         is_cheap_map = (
             kind <= _INJECTIVE and bool(kernel_stages) and all(map(_is_cheap, kernel_stages))

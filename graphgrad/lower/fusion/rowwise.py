@@ -118,7 +118,7 @@ class _Rows:
             or _is_large_view(kernel, kernel_stages)
         ):
             return None
-        # As the schedule will restate it, before it asks for chains: `schedule._REGROUPED`.
+        # As the schedule will restate it before it asks for chains: `_REGROUPED`, `_TAKEN_APART`.
         restated, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
         kernel_stages = kernel_stages if restated.same_as(kernel) else stages(restated) or []
         blocks = blocks_of(restated.body)

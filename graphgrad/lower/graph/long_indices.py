@@ -40,7 +40,8 @@ def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not any(_is_int32(size) for param in kernel.params for size in _sizes(param)):
         return kernel
-    rewriting = _Rewriting({identity(var): tirx.Var(var.name, _LONG) for var in _counters(kernel)})
+    long = {identity(var): tirx.Var(var.name, _LONG) for var in _int32_variables(kernel)}
+    rewriting = _Rewriting(long)
     return tvm_ffi.structural_map(
         kernel, rewriting.nodes(), with_def_region_kind=(tvm.ir.Var, rewriting.variable)
     )
@@ -52,7 +53,7 @@ def _sizes(tensor: Any) -> list[Any]:
     return [*ty.shape, *ty.strides, ty.elem_offset] if isinstance(ty, tirx.BufferType) else []
 
 
-def _counters(kernel: tirx.PrimFunc) -> Iterator[Any]:
+def _int32_variables(kernel: tirx.PrimFunc) -> Iterator[Any]:
     """Yield the variables of 32 bits that loops, blocks and tensors define."""
     variables: list[Any] = []
     tensors = list(kernel.params)
@@ -138,11 +139,11 @@ class _Rewriting:
 
     def _comparison(self, node: Any) -> Any:
         """A comparison of loop variables in 64 bits: TVM does not analyze one with casts."""
-        if not _is_int32(node.a) or not self._counts(node):
+        if not _is_int32(node.a) or not self._has_long(node):
             return node
         return type(node)(self._index(node.a), self._index(node.b))
 
-    def _counts(self, node: Any) -> bool:
+    def _has_long(self, node: Any) -> bool:
         variables = nodes_in(node, tvm.ir.Var)
         return any(identity(var) in self.long for var in variables)
 

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...errors import GraphGradError, LoweringError
+from ...errors import LoweringError
 from ...ir.passes import Phase, compiler_pass
 
 _HOST_OPS = "relax.run."
@@ -25,7 +25,7 @@ def refuse_unlowered(mod: tvm.IRModule) -> None:
 
     Raises
     ------
-    GraphGradError
+    LoweringError
         Naming all such ops.
     """
     remaining: Counter[str] = Counter()
@@ -39,7 +39,7 @@ def refuse_unlowered(mod: tvm.IRModule) -> None:
             tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
     if remaining:
         ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(remaining.items()))
-        raise GraphGradError(
+        raise LoweringError(
             f"no lowering exists for: {ops}; replace them by other ops, or give each an FLegalize"
         )
 

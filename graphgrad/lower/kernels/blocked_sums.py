@@ -38,7 +38,17 @@ from ...ir.kernel_structure import (
     substitute_values,
     uses,
 )
-from ...ir.loops import block, ceil_div, index, load, loop, sequence, store, variable
+from ...ir.loops import (
+    MIN_HEAP_BYTES,
+    block,
+    ceil_div,
+    index,
+    load,
+    loop,
+    sequence,
+    store,
+    variable,
+)
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in, replace_nodes
 
@@ -50,9 +60,6 @@ _MAX_SUMS = 1 << 16
 
 _ASSUMED_TRIPS = 1024
 """What an unknown number of trips is taken for."""
-
-_MIN_HEAP_BYTES = 1024
-"""The bytes from which on TVM allocates a buffer on the heap, and not on the stack."""
 
 _SERIAL = (ForKind.SERIAL, ForKind.UNROLLED)
 
@@ -223,7 +230,7 @@ class _Blocks:
     def statement(self) -> Any:
         """The statement that takes the loop's place."""
         # What is on the heap is allocated here, and not where TVM would do so, for each block.
-        large = [part for part in self._parts if _size(part) >= _MIN_HEAP_BYTES]
+        large = [part for part in self._parts if _size(part) >= MIN_HEAP_BYTES]
         touches = [store(part, [index(0)] * len(part.shape), _zero(part)) for part in large]
         clears = map(_cleared, self._totals, (update.kept for update in self._updates))
         body = replace_nodes(self._outer, (tirx.BufferStore, SBlock), self._in_parts)

@@ -19,6 +19,7 @@ from .table import legalization
 _SPATIAL = "DHW"
 
 
+# Those of one to three axes are registered at the end of this file.
 def max_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a max pooling: NaN stays NaN, and a window in the padding gives −∞."""
     shape = type_shape(call.ty)

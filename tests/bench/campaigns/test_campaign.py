@@ -68,7 +68,11 @@ def runs_out(case):
     raise MemoryError("no 1 TB")
 
 
-JUDGES = [lambda case: None, refused, wrong, foreign, killed, left, hangs, grows, bursts, runs_out]
+def agrees(case):
+    return {"even": 2, "odd": 1}
+
+
+JUDGES = [agrees, refused, wrong, foreign, killed, left, hangs, grows, bursts, runs_out]
 EXPECTED = [
     campaign.AGREE,
     campaign.REFUSED,
@@ -127,6 +131,7 @@ def test_report_lists_every_kind(journal):
     assert result["cases"] == len(JUDGES)
     text = campaign.report(result)
     assert "2 is not 1" in text and "ModelError" in text
+    assert result["counts"] == {"even": 2, "odd": 1} and "even" in text
 
 
 def test_a_case_has_one_generator(tmp_path):

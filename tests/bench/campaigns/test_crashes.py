@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import crashes
+import faults
 import numpy as np
 import pytest
 from campaign import Disagreement
@@ -20,7 +21,7 @@ def judge(folder, name, fault, seeds):
         crashes.judge_writer(crashes.WRITERS[name], fault, folder / "case", rng)
 
 
-@pytest.mark.parametrize("fault", crashes.FAULTS)
+@pytest.mark.parametrize("fault", faults.FAULTS)
 @pytest.mark.parametrize("name", crashes.WRITERS)
 def test_the_old_or_the_new_is_there(tmp_path, name, fault):
     judge(tmp_path, name, fault, range(8))
@@ -34,10 +35,10 @@ def test_a_file_that_is_renamed_unflushed_is_noticed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(state_file, "replace_file", replace_file)
     with pytest.raises(Disagreement, match="unsynced writes lost"):
-        judge(tmp_path, "file", crashes.LOST, range(40))
+        judge(tmp_path, "file", faults.LOST, range(40))
 
 
 def test_a_rename_whose_folder_is_not_flushed_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr("graphgrad.runtime.files.sync_folder", lambda folder: None)
     with pytest.raises(Disagreement, match="an older version than was saved"):
-        judge(tmp_path, "file", crashes.LOST, range(40))
+        judge(tmp_path, "file", faults.LOST, range(40))

@@ -10,11 +10,8 @@ import tvm
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.loops import ceil_div, loop, loops, sequence, variable
+from ....ir.loops import MIN_HEAP_BYTES, ceil_div, loop, loops, sequence, variable
 from .plan import Plan
-
-_MIN_HEAP_BYTES = 1024
-"""TVM allocates inner buffers of a kernel of this many bytes or more on the heap."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def registers_of(plan: Plan, dtype: str) -> Registers:
     row_bytes = tvm.DataType(dtype).itemsize
     for extent in inner:
         row_bytes *= extent
-    buffer_count = ceil_div(first, max((_MIN_HEAP_BYTES - 1) // row_bytes, 1))
+    buffer_count = ceil_div(first, max((MIN_HEAP_BYTES - 1) // row_bytes, 1))
     length = ceil_div(first, buffer_count)
     sizes = [min(length, first - start) for start in range(0, first, length)]
     buffers = [tirx.decl_buffer([size, *inner], dtype, "registers") for size in sizes]

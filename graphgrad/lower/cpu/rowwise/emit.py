@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import Load, buffer_of, is_among, static, substitute_values, volume
-from ....ir.loops import block, loop, loops, sequence, unravel, variable
+from ....ir.loops import MIN_HEAP_BYTES, block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
 from ..map import MIN_PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
@@ -38,9 +38,6 @@ _MAP_VECTORS = 2
 
 _MIN_TASK_ROWS = 32
 """The least number of rows of a task that keeps partial sums over rows."""
-
-_MIN_HEAP_BYTES = 1024
-"""The bytes from which on TVM allocates a buffer on the heap, and not on the stack."""
 
 _Body = Callable[[list[Any], Any, Any], list[Any]]
 """The body of a walk along a row: given the inner axes' values, the position in the row that they
@@ -116,7 +113,7 @@ class _Emitter:
         size = length * bits(str(buffer.dtype)) // 8
         row_buffer = tirx.decl_buffer([self._number(length)], str(buffer.dtype), "row")
         # What is on the heap is allocated once for a task, not for each row.
-        (self._of_row if size < _MIN_HEAP_BYTES else self._of_task).append(row_buffer)
+        (self._of_row if size < MIN_HEAP_BYTES else self._of_task).append(row_buffer)
         return row_buffer
 
     def _first_touch(self, buffer: Any) -> Any:
