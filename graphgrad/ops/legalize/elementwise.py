@@ -6,6 +6,7 @@ lose the digits of small results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from tvm import relax, te, tirx, topi
 
 from ..extrema import is_float_element, larger, smaller
 from .precision import lower_half_in_float32
-from .table import legalization
+from .table import Legalization, legalization
 
 Element = Callable[..., Any]
 """Builds the expression of an output element from those of the operands."""
@@ -230,6 +231,28 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")
 
     return builder.call_te(expression, x, primfunc_name_hint="tir_clip")
+
+
+def _lower_fill(op: str) -> None:
+    """Lower a tensor of one number, where that is not finite too, as stock code does not."""
+    stock: Legalization = tvm.ir.Op.get(op).get_attr("FLegalize")
+
+    @legalization(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        number = _number(call.args[1])
+        is_finite = not isinstance(number, tirx.FloatImm) or math.isfinite(number.value)
+        if is_finite or not isinstance(call.ty.shape, relax.ShapeExpr):
+            return stock(builder, call)
+        fill = tirx.const(number.value, str(call.ty.dtype))
+
+        def expression(shape: list[Any]) -> te.Tensor:
+            return te.compute(shape, lambda *_: fill, name="full")
+
+        return builder.call_te(expression, call.ty.shape, primfunc_name_hint="tir_full")
+
+
+_lower_fill("relax.full")
+_lower_fill("relax.full_like")
 
 
 lower_half_in_float32(
