@@ -20,6 +20,7 @@ from .. import externs
 from ..backprop import is_float
 from ..constants import integer_value
 from ..contribution import Contribution
+from ..copies import original
 from ..forms.assemble import assembled
 from ..graph import (
     Key,
@@ -32,7 +33,6 @@ from ..graph import (
     sources,
 )
 from ..indices.linear_system import Axis, analyzer_of
-from ..kernels.copies import original
 from ..kinds import map_stage
 from ..scatter import scatters_of, separated
 from ..walk import Expr, identity, is_load, loaded, postorder, reads, tensor_key
