@@ -698,14 +698,19 @@ class Author:
         return self._add("outer", product, self._outside(self._array([self.batch, shape[2]]), True))
 
     def _swap(self, following: list[int]) -> None:
-        """Let two states of one shape take each other's place."""
+        """Let two states of one shape take each other's place, as they are or as they become."""
         shapes: dict[Any, int] = {}
         for place, number in enumerate(following):
             if place == self.counter:
                 continue
             other = shapes.setdefault(tuple(self.values[number].shape), place)
             if other != place:
-                following[place], following[other] = following[other], following[place]
+                pair = (
+                    (place, other)
+                    if self.choices.chance(0.4)
+                    else (following[place], following[other])
+                )
+                following[other], following[place] = pair
                 return
 
     def _loop(self, dtype: str, symbols: frozenset[str]) -> Loop:
