@@ -144,8 +144,12 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
             and oracle == _BY_REFERENCE
         )
     ),
-    "a recurrent layer's formula multiplies a gate of 0 by an infinite state or not, by how it is "
-    "arranged": lambda case, oracle: case.operator in _RECURRENT and _has_infinity(case),
+    "a recurrent layer's formula multiplies a gate of 0 by a state that is infinite, or overflows, "
+    "or does not, by how it is arranged": (
+        lambda case, oracle: (
+            case.operator in _RECURRENT and (_has_infinity(case) or _overflows(case))
+        )
+    ),
     "onnxruntime's regions of volumes are not those of the standard's formula and reference": (
         lambda case, oracle: (
             case.operator == "Resize"
