@@ -14,9 +14,9 @@ from tvm.relax.frontend.onnx import onnx_frontend as stock
 
 from ..errors import ModelError
 from ..ir.tensor import is_float
+from ..runtime.json_form import MOST_AXES
 from ..tvm_fixes.hooks import onnx_converters
 from .onnx_graph import STANDARD_DOMAINS
-from .onnx_tensors import MOST_AXES
 
 # Operators of another domain that TVM's importer knows; it looks at names alone.
 _CONTRIBUTED = {
