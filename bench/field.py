@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Callable, Collection
@@ -146,6 +147,14 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
         default="perf_counter",
         help="time the processor, not the wall clock, whatever others do; one thread alone",
     )
+
+
+def check_clock(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End the program if several threads are timed by the processor; its load is then no matter."""
+    if arguments.clock == "process_time":
+        if arguments.threads > 1:
+            parser.error("--cpu-time adds up all threads; give --threads 1")
+        arguments.max_load = math.inf
 
 
 def chosen_pace(arguments: argparse.Namespace, most_steps: int) -> Pace:

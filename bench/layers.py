@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from field import Field, add_clock, add_pace, chosen_pace, positive, say
+from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say
 from kernel_entrants import Entrant, Entrants
 from kernels import MOST_STEPS, TOLERANCE, difference, peak
 from layer_cases import LAYERS, PARTS, LayerCase
@@ -107,10 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     add_clock(parser)
     add_pace(parser, 3, turn_seconds=0.08, max_load=0.3, pause=0.3, most_seconds=3.0)
     arguments = parser.parse_args()
-    if arguments.clock == "process_time":
-        if arguments.threads > 1:
-            parser.error("--cpu-time adds up all threads; give --threads 1")
-        arguments.max_load = math.inf
+    check_clock(parser, arguments)
     return arguments
 
 

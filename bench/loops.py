@@ -7,7 +7,8 @@
 Language models (embedding, two recurrent layers, projection, cross entropy) make steps of SGD with
 momentum; of a layer, of an LSTM with norms in its cell and of a selective scan the gradients by all
 arguments are computed. Contenders take turns as in ``step.py``. Before that, the loss and all
-gradients of their first steps are compared: where they differ, nothing is timed.
+gradients of their first steps are compared: where they differ, nothing is timed. On a machine that
+others use, ``--threads 1 --cpu-time`` still gives rough ratios.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from contenders import BEFORE, COPY, LOOP_CONTENDERS
-from field import Field, add_pace, chosen_pace, positive, say, some_of
+from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say, some_of
 from loop_workloads import LANGUAGE_MODEL, LAYER, LAYER_NORM_CELL, LOOPS, SELECTIVE_SCAN, Loop
 from machine import facts, usable_cores, versions
 from process import Contender
@@ -37,7 +38,7 @@ from step import LOSS_TOLERANCE, OURS, check_compiler, check_contenders, tell
 from table import table
 from workload import Workload
 
-GRADIENT_TOLERANCE = 1e-3
+GRADIENT_TOLERANCE = 1e-4
 """Largest distance of a gradient from another, to its norm."""
 
 MOST_STEPS = 2_000
@@ -102,7 +103,9 @@ def started(
     """
     check_compiler(name)
     tree = settings.before if name == BEFORE else None
-    start = partial(Contender, name, workload, settings.threads, tree, LOOP_CONTENDERS)
+    start = partial(
+        Contender, name, workload, settings.threads, tree, LOOP_CONTENDERS, settings.clock
+    )
     if name == COPY:
         return start()
     contender = start()
@@ -277,11 +280,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--contenders", type=some_of(chosen), default=chosen, help=f"of {', '.join(chosen)}")
     add("--before", type=Path, metavar="TREE", help=f"another checkout, which competes as {BEFORE}")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
+    add_clock(parser)
     add_pace(parser, 5, turn_seconds=1.0, max_load=0.1, pause=5.0, most_seconds=60.0)
     for extent in EXTENTS:
         add(f"--{extent}", type=_numbers, help="one or several, instead of each loop's own")
     arguments = parser.parse_args()
     check_contenders(parser, arguments)
+    check_clock(parser, arguments)
     return arguments
 
 

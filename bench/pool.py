@@ -161,13 +161,14 @@ class _Worker:
         return min(now - self._begin, cpu - self._cpu + self._idle)
 
     def _usage(self) -> tuple[float, bool]:
-        """The seconds that its threads have computed, and whether it can go on at once."""
+        """The seconds that its threads have computed, and whether one of them can go on at once."""
+        folder = Path(f"/proc/{self._process.pid}")
         try:
-            text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
+            fields = _fields(folder / "stat")
+            states = [_fields(task / "stat")[0] for task in (folder / "task").iterdir()]
         except OSError:
             return 0.0, False
-        fields = text.rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), fields[0] == "R"
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), "R" in states
 
     def resident(self) -> int:
         """Its resident memory in bytes; 0 where the system does not tell, or it is gone."""
@@ -224,6 +225,11 @@ def _work(connection: Connection, log: str, judge: Callable[[Any], Any]) -> None
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # peak = current
         value = judge(case)
         connection.send((value, _peak()))
+
+
+def _fields(stat: Path) -> list[str]:
+    """The fields of a process or a thread behind its name, which may hold anything."""
+    return stat.read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 def _peak() -> int:

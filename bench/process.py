@@ -155,7 +155,8 @@ class Contender(Stepping):
     """The process of one of `contenders`, which trains one workload.
 
     What it compiles is kept in the workload's folder, not where earlier runs have left something.
-    With `tree` it imports the graphgrad of that checkout. `known` has its module and options.
+    With `tree` it imports the graphgrad of that checkout. `known` has its module and options,
+    `clock` is the function of `time` that times its steps.
     """
 
     def __init__(
@@ -165,9 +166,10 @@ class Contender(Stepping):
         threads: int,
         tree: Path | None = None,
         known: Mapping[str, tuple[str, dict[str, Any]]] = CONTENDERS,
+        clock: str = "perf_counter",
     ):
         module, options = known[name]
-        told = [module, json.dumps(options), str(workload.folder), str(threads)]
+        told = [module, json.dumps(options), str(workload.folder), str(threads), clock]
         command = [sys.executable, str(_WORKER), *told]
         caches = {variable: str(workload.folder / variable) for variable in CACHE_VARIABLES}
         path = {} if tree is None else {"PYTHONPATH": str(tree.resolve())}

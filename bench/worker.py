@@ -1,6 +1,6 @@
 """The process of one contender: makes steps when asked to, and says how long they took.
 
-    python worker.py MODULE OPTIONS FOLDER THREADS
+    python worker.py MODULE OPTIONS FOLDER THREADS CLOCK
 
 Speaks JSON, one object a line: first the facts of the initial step, then one answer for each
 ``{"untimed": n, "timed": n}`` it reads. For ``{"gradients": FILE}`` it leaves those of the initial
@@ -24,16 +24,21 @@ from workload import Workload
 
 
 def main() -> None:
-    module, options, folder, threads = sys.argv[1:]
-    channel = private_output()
+    module, options, folder, threads, clock = sys.argv[1:]
+    channel, workload = private_output(), Workload(Path(folder))
     try:
-        serve(module, json.loads(options), Workload(Path(folder)), int(threads), channel)
+        serve(module, json.loads(options), workload, int(threads), getattr(time, clock), channel)
     except Exception as error:
         send(channel, {"error": told(error)})
 
 
 def serve(
-    module: str, options: dict[str, Any], workload: Workload, threads: int, channel: TextIO
+    module: str,
+    options: dict[str, Any],
+    workload: Workload,
+    threads: int,
+    clock: Callable[[], float],
+    channel: TextIO,
 ) -> None:
     """Make the initial step, then those asked for, until the input ends."""
     contender = importlib.import_module(module)
@@ -54,7 +59,7 @@ def serve(
             send(channel, {})
             continue
         timed_steps(step, request["untimed"])
-        seconds = timed_steps(step, request["timed"])
+        seconds = timed_steps(step, request["timed"], clock)
         send(channel, {"seconds": seconds, "memory": growth(baseline)})
 
 

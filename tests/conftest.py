@@ -1,6 +1,7 @@
 """The environment of every test, and of the processes that tests start."""
 
 import inspect
+import linecache
 import os
 from pathlib import Path
 
@@ -16,21 +17,18 @@ TESTS = Path(__file__).parent
 
 
 def _outer_frames(frame, context=1):
-    """Like `inspect.getouterframes`, but only the innermost frames have their source lines.
+    """Like `inspect.getouterframes`, but only the innermost frames have their source line.
 
-    TVM's decorators of scripts ask for all frames and read the lines of the third. Below pytest
-    there are some 60 frames; to look up their files takes 0.1 s a script, half of the collection.
+    TVM's decorators of scripts ask for all frames and read the line of the third. Below pytest
+    there are some 60 frames; to look up their files takes 0.1 s a script, half of the collection,
+    and to look for their modules among all that are imported as long again.
     """
     frames = []
     while frame is not None:
-        if len(frames) < 4:
-            traceback = inspect.getframeinfo(frame, context)
-        else:
-            code = frame.f_code
-            traceback = inspect.Traceback(
-                code.co_filename, frame.f_lineno, code.co_name, None, None
-            )
-        frames.append(inspect.FrameInfo(frame, *traceback))
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        lines = [linecache.getline(name, line)] if len(frames) < 4 else None
+        index = None if lines is None else 0
+        frames.append(inspect.FrameInfo(frame, name, line, frame.f_code.co_name, lines, index))
         frame = frame.f_back
     return frames
 

@@ -32,6 +32,8 @@ OF_FOLDER = {
         "fallback/scans/test_checkpoints.py",
         "fallback/lowering/test_scans.py",
         "ops/test_scan.py",
+        "ops/test_random_loops.py",
+        "frontend/converters/test_random_recurrent.py",
     ],
 }
 """Tests that go through all files of a folder, such as those of each rule on its samples."""

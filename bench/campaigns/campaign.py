@@ -42,12 +42,13 @@ import graphgrad as gg
 from graphgrad.runtime import ExportedStepError
 
 AGREE, REFUSED, DISAGREE = "agree", "refused", "disagree"
+NO_ORACLE = "no oracle"
 FOREIGN, SIGNAL = "foreign exception", "signal"
 OVER_TIME, OVER_MEMORY = "over time", "over memory"
-OUTCOMES = (AGREE, REFUSED, DISAGREE, FOREIGN, SIGNAL, OVER_TIME, OVER_MEMORY)
+OUTCOMES = (AGREE, REFUSED, NO_ORACLE, DISAGREE, FOREIGN, SIGNAL, OVER_TIME, OVER_MEMORY)
 """Refused is an error of graphgrad's own; a signal is any end of the worker by itself."""
 
-GOOD = (AGREE, REFUSED)
+GOOD = (AGREE, REFUSED, NO_ORACLE)
 
 Judge = Callable[["Case"], Mapping[str, int] | None]
 
@@ -59,6 +60,10 @@ _FRAMES = 3
 
 class Disagreement(Exception):
     """What a judge raises where a result is wrong; equal messages count as one kind of failure."""
+
+
+class NoOracle(Exception):
+    """What a judge raises where nobody can say what is right, or who says it is not followed."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,8 @@ class Campaign:
     name : str
     judge : callable
         Makes the input of a case and judges it: it returns where all is well, raises an error of
-        graphgrad's own where the input is refused, or `Disagreement`. What it may return are counts
-        of what the case held, which are added up.
+        graphgrad's own where the input is refused, `NoOracle`, or `Disagreement`. It may return
+        counts of what the case held, which are added up.
     """
 
     name: str
@@ -234,6 +239,8 @@ def judged(judge: Judge, case: Case) -> tuple[str, str, str, Mapping[str, int]]:
         counts = judge(case)
     except (gg.errors.GraphGradError, ExportedStepError) as error:
         return REFUSED, type(error).__name__, str(error)[:300], {}
+    except NoOracle as error:
+        return NO_ORACLE, str(error), "", {}
     except Disagreement as error:
         return DISAGREE, str(error), str(error), {}
     except MemoryError as error:

@@ -12,15 +12,17 @@ where that moves the oracle's gradient as far as ours is from it, nothing can be
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import onnx
 import onnx_ad
+from adjoint import Adjoint, Arrays
 from campaign import Campaign, Case, Disagreement, main
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -29,13 +31,10 @@ from random_nets import MENDED, Net, random_net
 import graphgrad as gg
 from tests.frontend.operator_cases.forward import by_onnxruntime
 
-Arrays = Mapping[str, np.ndarray]
-
 _TOLERANCE = 2e-4  # of the largest element; float32 through some twenty layers
 _MOST_WRT = 5
 _JITTERS = 4
 _JITTER = 1e-5
-_RECURRENT = {"RNN", "GRU", "LSTM"}
 _STEPS = (1e-4, 1e-5, 1e-6)
 
 
@@ -62,26 +61,19 @@ class Oracle:
         return ReferenceEvaluator(self.model, new_ops=MENDED)
 
     @cached_property
-    def _adjoint(self) -> ReferenceEvaluator | None:
-        if _RECURRENT & {node.op_type for node in self.model.graph.node}:
-            return None  # onnx-ad scans backwards, which the reference cannot
-        try:
-            adjoint = onnx_ad.reverse(self.model, list(self.wrt), prefix="adj_", layout="onnx")
-        except onnx_ad.UnsupportedOperator:
-            return None
-        return ReferenceEvaluator(adjoint, new_ops=MENDED)
+    def _adjoint(self) -> Adjoint | None:
+        with contextlib.suppress(onnx_ad.UnsupportedOperator):
+            return Adjoint(self.model, self.wrt)
+        return None
 
     def gradients(self, point: Arrays | None = None) -> dict[str, np.ndarray] | None:
         """The gradients that onnx-ad derives; None where it has no rule, or the reference fails."""
         if self._adjoint is None:
             return None
-        seeds = {f"adj_{name}": value[..., None] for name, value in self.cotangents.items()}
         try:
-            results = self._adjoint.run(None, {**(point or self.point), **seeds})
+            return self._adjoint.gradients(point or self.point, self.cotangents)
         except ValueError:
             return None  # the reference's ConvTranspose knows few forms
-        results = dict(zip(self._adjoint.output_names, results, strict=True))
-        return {name: results[f"adj_{name}"][..., 0] for name in self.wrt}
 
     def slope(self, direction: Arrays, step: float) -> float:
         """The central difference of ⟨cotangents, outputs⟩ along a direction."""

@@ -8,8 +8,8 @@ from each side alone. What rounding adds is bounded by the size of the terms, ov
 Where a gradient does not agree, and the estimates do not agree among themselves either, the line
 has perhaps a kink or a steep bend within the step. So smaller steps are tried, as long as rounding
 leaves them a meaning. Agreement at a smaller step is agreement, but is reported; and where the two
-sides keep different slopes however small the step, the point itself is a kink, and no gradient can
-be judged there.
+sides keep different slopes or values however small the step, the point itself is a kink, and no
+gradient can be judged there.
 """
 
 from __future__ import annotations
@@ -160,20 +160,23 @@ def judge(
         if difference > _DOUBT_FACTOR * (slope.jump + slope.uncertainty):
             break
     best = min(slopes, key=lambda slope: slope.uncertainty + slope.noise)
-    exact = _is_kink(slopes, scale)
+    exact = _is_kink(slopes, scale, derivative)
     reported = slopes[-1] if exact else best
     size = max(scale, abs(reported.value))
     error = abs(reported.value - derivative) / size if size else float("inf")
     return Verdict(False, error, "exact" if exact else "", reported)
 
 
-def _is_kink(slopes: list[Slope], scale: float) -> bool:
-    """Whether the two sides keep different slopes while the step shrinks.
+def _is_kink(slopes: list[Slope], scale: float, derivative: float) -> bool:
+    """Whether the two sides keep different slopes, or values, while the step shrinks.
 
-    The jump of a bend shrinks with the step, that of a kink does not. It has to be large against
-    rounding, and against the slopes themselves.
+    The jump of a bend shrinks with the step, that of a kink does not, and that of a function that
+    is not continuous grows by as much as the step shrinks. It has to be large against rounding,
+    and against the slopes themselves or the error, which it explains then.
     """
     smallest = slopes[-1]
     size = max(scale, abs(smallest.left), abs(smallest.right))
-    persists = all(slope.jump > 0.5 * smallest.jump for slope in slopes[-3:])
-    return len(slopes) > 1 and persists and smallest.jump > max(100 * smallest.noise, 1e-3 * size)
+    change = smallest.step * smallest.jump
+    persists = all(slope.step * slope.jump > 0.5 * change for slope in slopes[-3:])
+    least = min(1e-3 * size, abs(smallest.value - derivative))
+    return len(slopes) > 1 and persists and smallest.jump > max(100 * smallest.noise, least)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,16 @@ from .backprop import is_float, widened
 from .contribution import Contribution, contributions
 from .cut import cut
 from .forms.assemble import assembled
-from .graph import STEPWISE, Key, Operation, inside_scans, operations, outputs_of, sources
+from .graph import (
+    STEPWISE,
+    Key,
+    Operation,
+    active_stages,
+    inside_scans,
+    operations,
+    outputs_of,
+    sources,
+)
 from .guarded import Guarded
 from .kinds import map_stage
 from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
@@ -113,7 +122,8 @@ def _propagate(
     belongs to tensors whose stages are not in `order`.
     """
     outputs_of_each = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
-    active, reading = _active(order, outputs_of_each, wanted)
+    active, reading = active_stages(order, wanted, is_float)
+    active |= wanted
     kept = wanted | set(parts)
     # Tensors whose cotangents nobody gives or asks for: views among them are read through.
     inside = {key for outputs in outputs_of_each for key in outputs} - kept
@@ -131,28 +141,6 @@ def _propagate(
             for tensor, part in _stage_parts(seen_through, cotangents, active, pads):
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
-
-
-def _active(
-    order: Sequence[Operation],
-    outputs_of_each: Sequence[Mapping[Key, te.Tensor]],
-    wanted: set[Key],
-) -> tuple[set[Key], set[int]]:
-    """The float tensors that depend on a wanted one, or are one, and which stages read them.
-
-    Returns
-    -------
-    active : set of Key
-    reading : set of int
-        The identities of stages in `order`.
-    """
-    active, reading = set(wanted), set()
-    for op, outputs in zip(order, outputs_of_each, strict=True):
-        if any(tensor_key(tensor) in active for tensor in sources(op)):
-            reading.add(identity(op))
-            # An integer passes no cotangent on, whatever it is computed from.
-            active |= {key for key, tensor in outputs.items() if is_float(tensor.dtype)}
-    return active, reading
 
 
 def _stage_parts(

@@ -132,6 +132,29 @@ def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Opera
     ]
 
 
+def active_stages(
+    order: Sequence[Operation], wanted: Container[Key], is_float: Callable[[str], bool]
+) -> tuple[set[Key], set[int]]:
+    """The tensors that pass cotangents on to wanted ones, and the identities of their stages.
+
+    Parameters
+    ----------
+    order : sequence of Operation
+        Each behind those that it reads.
+    wanted : container of Key
+    is_float : callable
+        Of a dtype: an integer passes no cotangent on, whatever it is computed from.
+    """
+    active: set[Key] = set()
+    stages: set[int] = set()
+    for op in order:
+        keys = map(tensor_key, sources(op))
+        if any(key in active or key in wanted for key in keys):
+            stages.add(identity(op))
+            active |= {tensor_key(t) for t in outputs_of(op) if is_float(str(t.dtype))}
+    return active, stages
+
+
 def rewritten(
     tensors: Sequence[te.Tensor],
     change: Callable[[Operation], Sequence[te.Tensor] | None],

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 
 from ..errors import ModelError
 from ..runtime.files import open_file
+from ..runtime.json_form import MOST_AXES
 from .onnx_graph import subgraphs
 
-MOST_AXES = 32  # of numpy 1's arrays
 _LARGEST_BYTES = 2**63 - 1
 
 MOST_EXPANDED_BYTES = 1 << 28

@@ -14,9 +14,9 @@ from tvm.relax.frontend.onnx import onnx_frontend as stock
 
 from ..errors import ModelError
 from ..ir.tensor import is_float
+from ..runtime.json_form import MOST_AXES
 from ..tvm_fixes.hooks import onnx_converters
 from .onnx_graph import STANDARD_DOMAINS
-from .onnx_tensors import MOST_AXES
 
 # Operators of another domain that TVM's importer knows; it looks at names alone.
 _CONTRIBUTED = {
@@ -116,6 +116,9 @@ def translate(
     operands = stock.onnx_input()
     for value in inputs:
         operands.append(_as_tensor(builder, value) if node.op_type not in _TAKES_SHAPES else value)
+    if node.op_type == "Unique" and "axis" not in attributes:
+        # The numbers of all elements come in the shape of the input, where ONNX wants one axis.
+        operands[0] = builder.emit(relax.op.flatten(operands[0]))
     convert = _converters()[node.op_type].get_converter(opset)
     # The translations fold any parameter that they find in the last argument into a constant.
     result = convert(builder, operands, node_attributes, [{}, {}])

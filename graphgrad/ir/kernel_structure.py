@@ -114,11 +114,34 @@ def _stages(func: tirx.PrimFunc) -> tuple[Stage, ...] | None:
         return None
     result = []
     for statement in statements_of(root.block.body):
-        stage = _stage(statement)
+        stage = stage_of(statement)
         if stage is None:
             return None
         result.append(stage)
     return tuple(result)
+
+
+def stage_of(statement: Any) -> Stage | None:
+    """A loop nest as a stage; None if each of its loops is not one axis of one block."""
+    nest = loop_nest(statement)
+    if nest is None:
+        return None
+    loops, realize = nest
+    block = realize.block
+    if block.match_buffers or block.alloc_buffers:
+        return None
+    bound = list(zip(block.iter_vars, realize.iter_values, strict=True))
+    # The block of a scalar has no loop: its one iterator is the constant 0.
+    driven = [(axis, value) for axis, value in bound if static(value) is None]
+    if len(driven) != len(loops) or not all(
+        value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
+    ):
+        return None
+    axes = [
+        Axis(axis.var, static(axis.dom.extent), int(axis.iter_type) == _REDUCTION_KIND)
+        for axis, _ in driven
+    ]
+    return _of_block(block, axes)
 
 
 def refreshed(stage: Stage, block: SBlock) -> Stage:
@@ -218,29 +241,6 @@ def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
     if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
         return None
     return loops, statement
-
-
-def _stage(statement: Any) -> Stage | None:
-    """A loop nest as a stage; None if each of its loops is not one axis of one block."""
-    nest = loop_nest(statement)
-    if nest is None:
-        return None
-    loops, realize = nest
-    block = realize.block
-    if block.match_buffers or block.alloc_buffers:
-        return None
-    bound = list(zip(block.iter_vars, realize.iter_values, strict=True))
-    # The block of a scalar has no loop: its one iterator is the constant 0.
-    driven = [(axis, value) for axis, value in bound if static(value) is None]
-    if len(driven) != len(loops) or not all(
-        value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
-    ):
-        return None
-    axes = [
-        Axis(axis.var, static(axis.dom.extent), int(axis.iter_type) == _REDUCTION_KIND)
-        for axis, _ in driven
-    ]
-    return _of_block(block, axes)
 
 
 def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:

@@ -35,6 +35,7 @@ from .cpu import schedule as cpu
 from .cpu.guarded_reads import guard_reads
 from .cpu.horizontal import fuse_horizontally, mark_flat_maps
 from .cpu.nan import vectorize_nan_tests
+from .cpu.small_tanh import expand_small_tanh
 from .cpu.vector_math import vectorize_math
 from .cpu.vector_unit import VectorUnit, vector_unit
 from .cuda import lowering as cuda_lowering
@@ -101,6 +102,7 @@ PASSES: list[Entry] = [
     donate,
     fuse_horizontally,
     vectorize_math,
+    expand_small_tanh,
     keep_copies,
     stock.VIEW_RESHAPES,
     stock.LEAVE_DATAFLOW,
@@ -137,6 +139,9 @@ class Lowering:
     ----------
     target, kernels, winograd, overlap, early
         As in `lower`.
+    binds : bool
+        Whether schedules may bind variables in expressions (`schedule_loops`): not where TVM's own
+        lowering of kernels follows.
     scheduled : dict
         Kernels that are scheduled already; the pass `schedule_loops` fills it, as schedules fill
         `kernels`.
@@ -147,6 +152,7 @@ class Lowering:
     winograd: bool = True
     overlap: Overlap = "refuse"
     early: EarlyBuilds | None = None
+    binds: bool = True
     scheduled: cpu.Scheduled = field(default_factory=dict)
 
     @property
@@ -313,7 +319,7 @@ def pipeline(
             'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
             stacklevel=2,
         )
-    return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap))
+    return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap), binds=False)
 
 
 def _lowering(target: tvm.target.Target, **options: Any) -> tvm.ir.transform.Pass:

@@ -97,7 +97,7 @@ def bce_with_logits(
     −log σ(x) = max(−x, 0) + log(1 + exp(−|x|)), and x more than that for 1 − σ.
     """
     _check_pair(logits, target)
-    negative_log_sigmoid = _softplus(-logits)
+    negative_log_sigmoid = softplus(-logits)
     factor = 1.0 if pos_weight is None else 1.0 + (pos_weight - 1.0) * target
     loss = (1.0 - target) * logits + factor * negative_log_sigmoid
     return _reduce(_weighted(loss, weight), reduction)
@@ -218,7 +218,7 @@ def _spread(
     return total / -nll(ones, labels, weight=weight, ignore_index=ignore_index, reduction="sum")
 
 
-def _softplus(x: Tensor) -> Tensor:
+def softplus(x: Tensor) -> Tensor:
     """The function log(1 + eˣ) in a form that neither overflows nor has a kink."""
     # Above 40 it is x: e⁻⁴⁰ is lost in rounding, in float64 too.
     return op.softplus(x, beta=1.0, threshold=40.0)

@@ -14,7 +14,7 @@ Form: TypeAlias = Any
 A key that ends with ``?`` may be missing; keys that are not named are ignored.
 """
 
-_MOST_AXES = 32  # of numpy 1's arrays
+MOST_AXES = 32  # of numpy 1's arrays
 _EXACT = 1 << 53  # below it, float64 holds every whole number
 
 
@@ -52,7 +52,7 @@ def is_shape(value: Any) -> bool:
     """Whether a value is the shape of an array that could exist."""
     return (
         isinstance(value, list)
-        and len(value) <= _MOST_AXES
+        and len(value) <= MOST_AXES
         and all(map(is_natural, value))
         and math.prod(extent or 1 for extent in value) < _EXACT
     )

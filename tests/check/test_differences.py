@@ -89,3 +89,16 @@ def test_float32_is_judged_to_a_thousandth():
 def test_order_of_the_estimate():
     errors = [abs(measure(line(np.exp), step, 0.0).value - 1.0) for step in (0.4, 0.2)]
     assert errors[0] / errors[1] == pytest.approx(2**6, rel=0.05)
+
+
+def test_at_a_jump_no_gradient_is_judged():
+    assert judge(line(lambda t: t + (t > 0)), 1.0, 1.0, FLOAT64).kink == "exact"
+    assert judge(line(lambda t: t + (t >= 0)), 1.0, 1.0, FLOAT64).kink == "exact"
+
+
+@pytest.mark.parametrize("given", [1.0, 1.0001])
+def test_a_small_kink_is_told_where_it_explains_the_error(given):
+    """Its jump is a ten-thousandth of the slope."""
+    small = line(lambda t: t * (1.0001 if t > 0 else 1.0))
+    assert judge(small, given, 1.0, FLOAT64).kink == "exact"
+    assert judge(small, 1.01, 1.0, FLOAT64).kink == ""

@@ -1,6 +1,7 @@
 """The forward pass of every imported operator is that of onnxruntime, on generated cases.
 
-`python bench/operator_forward.py` judges as many as one likes; here is one of each operator.
+`python bench/campaigns/operators.py` judges as many as one likes, and gradients too; here is one of
+each operator.
 """
 
 import numpy as np

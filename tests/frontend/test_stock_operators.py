@@ -20,3 +20,11 @@ def test_a_factor_that_is_no_integer_is_refused(dtype):
     arrays = {name: array.astype(dtype) for name, array in FACTORS.items()}
     with pytest.raises(gg.ModelError, match=rf"its alpha, 0.5, is not a value of .* {dtype}"):
         gg.from_onnx(node_model("Gemm", arrays, alpha=0.5))
+
+
+def test_unique_elements_are_numbered_along_one_axis():
+    inputs = {"x": np.array([[5, 2, 5]])}
+    ranks = {"y": 1, "index": 1, "inverse": 1}
+    model = node_model("Unique", inputs, ("y", "index", "inverse"), ranks=ranks)
+    results = forward(model, inputs)
+    assert [a.tolist() for a in results] == [[2, 5], [1, 0], [1, 0, 1]]

@@ -42,13 +42,21 @@ class Runs:
             np.testing.assert_allclose(b, a, rtol=0, atol=bound * scale)
 
 
-def run(inputs, outputs, shapes=None, seed=0, values=None, then=lambda func: func):
+def run(
+    inputs,
+    outputs,
+    shapes=None,
+    seed=0,
+    values=None,
+    then=lambda func: func,
+    make=te.create_prim_func,
+):
     """Run the function of TE tensors both ways on the same inputs, which are random if not given.
 
     `shapes`, for symbolic functions, gives the shape of each input and output; `then` is what is
-    made of the scheduled function.
+    made of the scheduled function; `make` makes the function as built.
     """
-    func = te.create_prim_func([*inputs, *outputs])
+    func = make([*inputs, *outputs])
     scheduled = then(schedule_loops(func, UNIT))
     mod = tvm.IRModule(
         {

@@ -21,6 +21,9 @@ from tests.fallback.choices import Choices
 op = relax.op
 Tensor = torch.Tensor
 
+EPSILON = 2.0**-6
+"""Of norms: a number that float32 holds, in which ONNX keeps it."""
+
 LARGEST = 20_000
 """Elements of a value of a step, at most."""
 
@@ -171,9 +174,9 @@ OPERATIONS: dict[str, Operation] = {
         lambda g, x, w: g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])),
     ),
     "layer_norm": Operation(
-        lambda x, gain, bias: op.nn.layer_norm(x, gain, bias, [-1], epsilon=1e-2),
-        lambda x, gain, bias: torch.nn.functional.layer_norm(x, gain.shape, gain, bias, 1e-2),
-        lambda g, x, gain, bias: g.node("LayerNormalization", x, gain, bias, epsilon=1e-2),
+        lambda x, gain, bias: op.nn.layer_norm(x, gain, bias, [-1], epsilon=EPSILON),
+        lambda x, gain, bias: torch.nn.functional.layer_norm(x, gain.shape, gain, bias, EPSILON),
+        lambda g, x, gain, bias: g.node("LayerNormalization", x, gain, bias, epsilon=EPSILON),
     ),
     "softmax": Operation(
         lambda x: op.nn.softmax(x, -1),
@@ -242,8 +245,9 @@ OPERATIONS: dict[str, Operation] = {
         lambda g, n, by: g.node("Add", n, g.constant(by)),
     ),
     "row_of": Operation(
-        lambda table, n: op.take(table, op.floor_mod(n, _number(n, int(table.ty.shape[0]))), 0),
-        lambda table, n: table[n % len(table)],
+        lambda table, n, rows: op.take(table, op.floor_mod(n, _number(n, rows)), 0),
+        lambda table, n, rows: table[n % rows],
+        lambda g, table, n, rows: g.node("Gather", table, g.node("Mod", n, g.constant(rows))),
     ),
     "inner": Operation(_inner, _inner_torch),
     "features_first": Operation(
@@ -284,17 +288,18 @@ class Loop:
         ]
         with builder.function("main", params):
             with builder.dataflow():
-                last, results = self.body.in_relax(*self._grouped(params))
+                last, results = self.body.in_relax(*self.grouped(params))
                 output = builder.emit_output(relax.Tuple([*last, *results]))
             builder.emit_func_output(output)
         return builder.get()
 
     def in_torch(self, *tensors: Tensor) -> list[Tensor]:
         """Return what the function computes."""
-        last, results = self.body.in_torch(*self._grouped(tensors))
+        last, results = self.body.in_torch(*self.grouped(tensors))
         return [*last, *results]
 
-    def _grouped(self, items: Sequence[Any]) -> tuple[Sequence[Any], ...]:
+    def grouped(self, items: Sequence[Any]) -> tuple[Sequence[Any], ...]:
+        """Return what belongs to the first carry, to rows and to the outside."""
         first, second = len(self.start), len(self.start) + len(self.rows)
         return items[:first], items[first:second], items[second:]
 
@@ -584,9 +589,9 @@ class Author:
 
     def _row(self) -> None:
         """A row of a table, which a counter chooses."""
-        if self.counter is not None and self.is_known("row_of"):
-            table = self._weight(self.choices.integer(1, 4), self.widths[0])
-            self._add("row_of", table, self.counter)
+        if self.counter is not None:
+            rows = self.choices.integer(1, 4)
+            self._add("row_of", self._weight(rows, self.widths[0]), self.counter, rows=rows)
 
     def _scan(self) -> None:
         """A loop in the step: over the rows of a table, or over the features of a value."""
@@ -611,8 +616,8 @@ class Author:
             start = self._outside(self._array([self.batch]))
             body = Body(1, 1)  # v0 carry (batch), v1 row (batch)
             body.instructions = [
-                Instruction("multiply", (0, 1)),
-                Instruction("sin", (2,)),
+                Instruction("sin", (1,)),
+                Instruction("multiply", (0, 2)),
                 Instruction("half", (3,)),
                 Instruction("add", (4, 1)),
             ]

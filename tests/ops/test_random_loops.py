@@ -1,4 +1,4 @@
-"""Random loops beside PyTorch: `python bench/campaigns/loops.py` judges as many as one likes."""
+"""Random loops beside PyTorch: `bench/campaigns/recurrences.py` judges as many as one likes."""
 
 import numpy as np
 import pytest

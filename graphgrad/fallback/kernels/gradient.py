@@ -10,13 +10,13 @@ import tvm
 from tvm import te, tirx
 
 from ..backprop import is_float
+from ..copies import original, read_through_copies
 from ..gradient import te_gradient
 from ..graph import Key, operations, outputs_of, rewritten
 from ..lift.prim_func import TensorProgram
 from ..memo import DERIVED
 from ..walk import identity, tensor_key
 from .choices import select_without_branching
-from .copies import original, read_through_copies
 from .expressions import (
     Expressions,
     attached,

@@ -63,9 +63,15 @@ def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.Pri
         (tirx.BufferStore, lowering.store),
         (tirx.Bind, lowering.bind),
         (tirx.IfThenElse, lowering.branch),
-        (SBlock, lambda block: lowering.block(_drop_inner_regions(values, block))),
+        (SBlock, lambda block: lowering.block(drop_inner_regions(values, block))),
     ]
     return protect_nested_guards(func.with_body(tvm_ffi.structural_map(func.body, changes)))
+
+
+def has_small_bindings(value: Expr) -> bool:
+    """Whether TVM compiles what an expression binds, and in time."""
+    nodes = postorder(value, parts=_parts)
+    return _is_small(nodes, {identity(n.var): n.value for n in nodes if isinstance(n, prim.Let)})
 
 
 def _is_symbolic(func: tirx.PrimFunc) -> bool:
@@ -118,10 +124,16 @@ def _depends_on_conditions(node: Expr) -> bool:
     return not all(is_float(part.ty) or str(part.ty) == "bool" for part in parts)
 
 
-def _drop_inner_regions(bound: dict[int, Expr], block: Any) -> Any:
+def drop_inner_regions(bound: Collection[int], block: Any) -> Any:
     """A block that says what it accesses in terms that exist outside of it.
 
     TVM writes bound variables there, and its passes then take them for undefined.
+
+    Parameters
+    ----------
+    bound : collection of int
+        The identities of the variables that are bound inside of the block.
+    block : SBlock
     """
 
     def whole(region: Any) -> Any:

@@ -20,12 +20,23 @@ from .. import externs
 from ..backprop import is_float
 from ..constants import integer_value
 from ..contribution import Contribution
+from ..copies import original
 from ..forms.assemble import assembled
-from ..graph import Key, Operation, listed, outputs_of, rewritten, scan_body, sources
+from ..graph import (
+    Key,
+    Operation,
+    active_stages,
+    listed,
+    outputs_of,
+    rewritten,
+    scan_body,
+    sources,
+)
 from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
 from ..scatter import scatters_of, separated
-from ..walk import Expr, is_load, loaded, postorder, reads, tensor_key
+from ..walk import Expr, identity, is_load, loaded, postorder, reads, tensor_key
+from .kept import entries, worth_keeping
 from .restage import stage_of
 from .slices import Slicing
 from .stacks import Stacking
@@ -182,12 +193,18 @@ class _Reversal:
         stacking = Stacking(self.time)
         self.updates = stacking.tensors(*step(op, self.time, replacements))
         self.order = stacking.stages(self.updates)
+        self.times = stacking.dimensions_of_stacked()
+        self._floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
         """The parts for the initial states and for what the steps read."""
-        cotangents = self._cotangents()
         outside = {tensor_key(tensor): tensor for tensor in sources(self.op)}
-        arrived = self._arrived(outside.keys() & self.sweep.active, cotangents)
+        wanted = outside.keys() & self.sweep.active
+        cotangents, kept = self._cotangents(wanted)
+        if kept is None:
+            arrived, _ = self._arrived(wanted, cotangents)
+        else:
+            arrived = self._arrived_outside(wanted, cotangents, kept)
         inits = [
             (init, _rows(init, cotangents[i], 0, init.shape[0]))
             for i, init in enumerate(self.op.init)
@@ -195,48 +212,158 @@ class _Reversal:
         ]
         return [*inits, *((outside[key], p) for key, parts in arrived.items() for p in parts)]
 
-    def _arrived(self, wanted: set[Key], cotangents: Mapping[int, Row]) -> Parts:
-        """The contribution of all updates to the cotangents of some tensors."""
+    def _arrived(
+        self, wanted: set[Key], cotangents: Mapping[int, Row]
+    ) -> tuple[Parts, dict[Key, te.Tensor]]:
+        """The contribution of all updates to the cotangents of some tensors.
+
+        Behind it the cotangents of what the steps compute on the way, for all times.
+        """
+        parts = self._seeds(cotangents)
+        totals = self.sweep.propagate(self.order, wanted, parts)
+        assert parts.keys() <= wanted, "a cotangent reaches a stage that is not of the step"
+        return parts, totals
+
+    def _arrived_outside(
+        self, wanted: set[Key], cotangents: Mapping[int, Row], kept: Mapping[Key, te.Tensor]
+    ) -> Parts:
+        """As `_arrived`, where the cotangents of the stages that read from outside are known."""
+        _, stages = active_stages(self.order, self._floats.keys(), is_float)
+        outer = [op for op in self.order if identity(op) not in stages]
+        targets = wanted | {tensor_key(t) for op in outer for t in outputs_of(op)}
+        parts = {key: p for key, p in self._seeds(cotangents).items() if key in targets}
+        for stage in self._entries(wanted):
+            own = {key: [kept[key]] for key in map(tensor_key, outputs_of(stage)) if key in kept}
+            self.sweep.propagate([stage], targets, own)
+            for key, arrived in own.items():
+                if key in targets:
+                    parts.setdefault(key, []).extend(arrived)
+        self.sweep.propagate(outer, wanted, parts)
+        return {key: arrived for key, arrived in parts.items() if key in wanted}
+
+    def _seeds(self, cotangents: Mapping[int, Row]) -> Parts:
+        """The cotangents of the updates."""
         parts: Parts = {}
         for i, row in cotangents.items():
             stacked = _rows(self.updates[i], row, self.time.low, self.time.extent)
             parts.setdefault(tensor_key(self.updates[i]), []).append(stacked)
-        self.sweep.propagate(self.order, wanted, parts)
-        assert parts.keys() <= wanted, "a cotangent reaches a stage that is not of the step"
         return parts
 
-    def _cotangents(self) -> dict[int, Row]:
-        """The cotangents of those states that have any."""
+    def _entries(self, wanted: set[Key]) -> list[Operation]:
+        """The stages whose cotangents reach tensors outside by no other stage."""
+        return entries(self.order, self._floats.keys(), wanted)
+
+    def _cotangents(self, wanted: set[Key]) -> tuple[dict[int, Row], dict[Key, te.Tensor] | None]:
+        """The cotangents of those states that have any; and those of entries, if they are kept.
+
+        Parameters
+        ----------
+        wanted : set of Key
+            The tensors outside whose cotangents will follow from these.
+        """
         heads: dict[int, Row] = dict(self.heads)
         if integer_value(self.time.extent) == 0:
-            return heads
-        floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
+            return heads, None
+        carried, arrived, totals = self._all_carried(whole=False)
+        if not arrived:  # no step reads the one before
+            return heads, None
+        kept = self._to_keep(wanted, carried, totals)
+        if kept:
+            # All times are kept, and so are gone through, those for the first rows among them.
+            carried, arrived, totals = self._all_carried(whole=True)
+            kept = self._to_keep(wanted, carried, totals)
+        results = self._reverse_scan(carried, arrived, list(kept.values()))
+        count = len(carried)
+        states = {i: self._backwards(row) for i, row in zip(carried, results[:count], strict=True)}
+        if not kept:
+            return states, None
+        rows = dict(zip(kept, map(self._kept_rows, kept.values(), results[count:]), strict=True))
+        outputs = [tensor_key(t) for op in self._entries(wanted) for t in outputs_of(op)]
+        return states, {
+            key: rows[tensor_key(original(totals[key]))] for key in outputs if key in totals
+        }
+
+    def _all_carried(
+        self, whole: bool
+    ) -> tuple[dict[int, te.Tensor], dict[int, Any], dict[Key, te.Tensor]]:
+        """The states in reverse, what arrives at each from later rows, and all on the way."""
         carried: dict[int, te.Tensor] = {}
         due = list(self.heads)
         # The cotangent of one state may reach another one, which then has to be carried, too.
         while due:
-            carried |= {i: self._carried(self.states[i]) for i in due}
+            carried |= {i: self._carried(self.states[i], whole) for i in due}
             rows = {i: self._backwards(tensor) for i, tensor in carried.items()}
-            arrived = {floats[k]: p for k, p in self._arrived(set(floats), rows).items()}
+            parts, totals = self._arrived(set(self._floats), rows)
+            arrived = {self._floats[key]: part for key, part in parts.items()}
             due = [i for i in arrived if i not in carried]
-        if not arrived:  # no step reads the one before
-            return heads
-        results = self._reverse_scan(carried, arrived)
-        return {i: self._backwards(result) for i, result in results.items()}
+        return carried, arrived, totals
+
+    def _to_keep(
+        self, wanted: set[Key], carried: Mapping[int, te.Tensor], totals: Mapping[Key, te.Tensor]
+    ) -> dict[Key, te.Tensor]:
+        """The cotangents of entries that the scan in reverse is to keep, by their own keys."""
+        found = [t for op in self._entries(wanted) for t in outputs_of(op)]
+        keys = [tensor_key(tensor) for tensor in found]
+        kept = {
+            tensor_key(base): base for base in (original(totals[k]) for k in keys if k in totals)
+        }
+        # A stage for other than all times would have its times elsewhere than in front.
+        if any(self.times.get(key) != 0 for key in keys):
+            return {}
+        given = [*self.states, *sources(self.op), *(c for c in self.heads.values())]
+        worth = worth_keeping(
+            list(kept.values()), carried.values(), self.order, [*given, *carried.values()]
+        )
+        return kept if worth else {}
 
     def _reverse_scan(
         self,
         carried: Mapping[int, te.Tensor],
         arrived: Mapping[int, list[Contribution | te.Tensor]],
-    ) -> dict[int, te.Tensor]:
-        """The cotangents of the states as a scan, from the last time to the first."""
+        kept: Sequence[te.Tensor],
+    ) -> list[te.Tensor]:
+        """The cotangents of the states as a scan, from the last time to the first.
+
+        Behind them those that are `kept`: row s is what led to row s of the states.
+        """
         inits, updates = [], []
         for i, placeholder in carried.items():
             init, update = self._last_and_before(i, placeholder, arrived.get(i, []))
             inits.append(init)
             updates.append(update)
-        result = te.scan(inits, updates, list(carried.values()), name=f"{self.op.name}_ct")
-        return dict(zip(carried, listed(result), strict=True))
+        states = list(carried.values())
+        length = states[0].shape[0]
+        for tensor in kept:
+            init, update = self._kept_row(tensor, length)
+            inits.append(init)
+            updates.append(update)
+            states.append(te.placeholder(update.shape, str(update.dtype), name=update.op.name))
+        return listed(te.scan(inits, updates, states, name=f"{self.op.name}_ct"))
+
+    def _kept_row(self, tensor: te.Tensor, length: Expr) -> tuple[te.Tensor, te.Tensor]:
+        """What a scan in reverse starts with and keeps of a cotangent for all times."""
+        zero = tirx.const(0.0, str(tensor.dtype))
+        one = tirx.const(1, str(self.last.ty))
+
+        def row(step: Expr, *position: Expr) -> Expr:
+            # The step to the state at time last − s goes through the stages of the time after.
+            number = self.last - step + 1 - self.time.low
+            return tirx.if_then_else(
+                tirx.all(step > 0, number >= 0), tensor(number, *position), zero
+            )
+
+        name, shape = f"{tensor.op.name}_kept", tensor.shape[1:]
+        init = map_stage((one, *shape), lambda *_: zero, name=name)
+        return init, map_stage((length, *shape), row, name=name)
+
+    def _kept_rows(self, tensor: te.Tensor, state: te.Tensor) -> te.Tensor:
+        """A cotangent for all times, from the rows that the scan in reverse has kept."""
+        after = self.last + 1 - self.time.low
+        return map_stage(
+            tensor.shape,
+            lambda number, *position: state(after - number, *position),
+            name=tensor.op.name,
+        )
 
     def _last_and_before(
         self, i: int, placeholder: te.Tensor, parts: Sequence[Contribution | te.Tensor]
@@ -258,12 +385,12 @@ class _Reversal:
         )
         return last, before
 
-    def _carried(self, state: te.Tensor) -> te.Tensor:
+    def _carried(self, state: te.Tensor, whole: bool) -> te.Tensor:
         """The state of the scan in reverse: the last time first, as far as it is needed."""
         wants_init = any(tensor_key(init) in self.sweep.active for init in self.op.init)
         runs = (integer_value(self.time.extent) or 0) > 0
         # Rows before the first step matter only where cotangents of initial states are asked for.
-        first = self.time.low if runs and not wants_init else 0
+        first = self.time.low if runs and not (wants_init or whole) else 0
         shape = [self.last + 1 - first, *state.shape[1:]]
         return te.placeholder(shape, str(state.dtype), name=f"{state.op.name}_ct")
 

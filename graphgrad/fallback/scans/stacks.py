@@ -60,6 +60,10 @@ class Stacking:
             parts=lambda op: [s.op for s in sources(op) if identity(s.op) in self.made],
         )
 
+    def dimensions_of_stacked(self) -> dict[Key, int]:
+        """The place of the new dimension in each tensor that has it, by the key of that tensor."""
+        return {tensor_key(stacked): self.dimensions[key] for key, stacked in self.done.items()}
+
     def _stacked(self, op: Operation) -> Operation:
         """A stage with the new dimension; the stage itself if it needs none."""
         if not self._depends(op):

@@ -9,6 +9,7 @@ from tvm import relax
 
 from ...ir.tensor import Tensor, is_float
 from ...ops import functional as op
+from ...ops.losses import softplus as softplus_of
 from .node import Node, converter
 
 
@@ -94,12 +95,6 @@ def shrink(node: Node) -> Tensor:
 def softplus(node: Node) -> Tensor:
     """log(1 + exp x), without overflow."""
     return softplus_of(node.tensor(0))
-
-
-def softplus_of(x: Tensor) -> Tensor:
-    """log(1 + exp x), without overflow."""
-    # Above 40 the logarithm is x to the last digit of float64.
-    return op.softplus(x, beta=1.0, threshold=40.0)
 
 
 @converter("Softsign")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ...errors import ModelError
 from ...ir.tensor import Tensor
 from ...ops import functional as op
-from .activation import exponential_below_zero, softplus_of, unit_ramp
+from ...ops.losses import softplus as softplus_of
+from .activation import exponential_below_zero, unit_ramp
 from .node import Node
 
 Activation = Callable[[Tensor], Tensor]

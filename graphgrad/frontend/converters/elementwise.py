@@ -78,6 +78,13 @@ def minimum(node: Node) -> Tensor:
     return _extremum(node, op.minimum, op.minimum_of)
 
 
+@converter("Sign")
+def sign(node: Node) -> Tensor:
+    """1, 0 or −1, and NaN of NaN, of which the op, as PyTorch's, makes 0."""
+    x = node.tensor(0)
+    return op.where(op.isnan(x), math.nan, op.sign(x)) if is_float(x.dtype) else op.sign(x)
+
+
 @converter("Sum")
 def total(node: Node) -> Tensor:
     """The sum of the inputs."""
@@ -103,7 +110,7 @@ def _extremum(
 
 @converter("Pow")
 def power(node: Node) -> Tensor:
-    """xʸ in the dtype of x, computed in that of y if only y is a float."""
+    """xʸ in the dtype of x, computed in float64 if only y is a float: float32 is no integer's."""
     x, exponent = node.tensor(0), _known(node, 1)
     scalar_exponent = exponent.item() if exponent is not None and exponent.ndim == 0 else None
     if scalar_exponent == 2:
@@ -113,4 +120,4 @@ def power(node: Node) -> Tensor:
     y = node.tensor(1)
     if is_float(x.dtype) or not is_float(y.dtype):
         return op.power(x, y.astype(x.dtype))
-    return op.power(x.astype(y.dtype), y).astype(x.dtype)
+    return op.power(x.astype("float64"), y.astype("float64")).astype(x.dtype)

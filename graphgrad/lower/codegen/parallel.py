@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tvm
 from tvm import relax, tirx
+from tvm.ir import prim
 from tvm.relax import vm_build
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
@@ -98,13 +99,32 @@ def compile_kernels(
 
 def _tir_pipeline() -> tuple[Any, Any, Any]:
     """TVM's lowering of PrimFuncs, and after it the removal of checks that are not needed."""
-    lowering, for_host, for_device = tir_passes("s_tir")
+    lower_all, for_host, for_device = tir_passes("s_tir")
+
+    @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower_kernels")
+    def lowering(mod: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        binding = {var: func for var, func in mod.functions.items() if _binds(func)}
+        if not binding:
+            return lower_all(mod)
+        others = {var: func for var, func in mod.functions.items() if var not in binding}
+        lowered = lower_all(tvm.IRModule(others, attrs=mod.attrs))
+        # TVM overlooks uses of common subexpressions inside of a `Let`. LLVM finds them, too.
+        with tvm.transform.PassContext(
+            opt_level=context.opt_level, config={**context.config, "tirx.disable_cse_tir": True}
+        ):
+            lowered.update(lower_all(tvm.IRModule(binding)))
+        return lowered
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.skip_checks")
     def skip(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         return skip_checks(mod)
 
     return tvm.transform.Sequential([lowering, skip]), for_host, for_device
+
+
+def _binds(func: Any) -> bool:
+    """Whether expressions of a kernel bind variables."""
+    return isinstance(func, tirx.PrimFunc) and bool(nodes_in(func.body, prim.Let))
 
 
 register_tir_pipeline(PIPELINE, _tir_pipeline)

@@ -20,10 +20,16 @@ MIN_PARALLEL_TRIPS = 32
 SMALL = 1 << 14
 """Points of a stage's loops below which handing work to other threads costs more than it saves."""
 
+SMALL_STEP = 1 << 12
+"""The same in a step of a loop over time: between two steps, other threads wait for work."""
 
-def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
-    """Run the outer loops in parallel and vectorize the innermost one."""
-    if stage.work < SMALL:
+
+def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit, small: int = SMALL) -> None:
+    """Run the outer loops in parallel and vectorize the innermost one.
+
+    With fewer points than `small` the stage stays as it is.
+    """
+    if stage.work < small:
         return
     loops = list(sch.get_loops(sch.get_sblock(stage.name)))
     fused_count = fusable_suffix(stage)

@@ -62,15 +62,20 @@ class _Nest(NamedTuple):
 
 
 def schedule_reduction(
-    sch: Schedule, stage: Stage, unit: VectorUnit, epilogues: Sequence[Epilogue] = ()
+    sch: Schedule,
+    stage: Stage,
+    unit: VectorUnit,
+    epilogues: Sequence[Epilogue] = (),
+    small: int = SMALL,
 ) -> None:
     """Vectorize along the outputs or else along the reduction; run in parallel.
 
-    Epilogues are computed where a result, or a vector of them, is complete.
+    Epilogues are computed where a result, or a vector of them, is complete. With fewer points than
+    `small` it runs in a single thread, as it is.
     """
     block = sch.get_sblock(stage.name)
     epilogue_blocks = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
-    if stage.work < SMALL:
+    if stage.work < small:
         _compute_epilogues(sch, stage, epilogue_blocks)
         # As built, initialization is part of the first term's step: of nothing to reduce, nothing
         # would be written.

@@ -31,7 +31,8 @@ from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .group_vectors import vectorize_groups
-from .map import schedule_map
+from .intervals import split_intervals
+from .map import SMALL, SMALL_STEP, schedule_map
 from .permutation import nest_of as permutation_nest_of
 from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
@@ -39,6 +40,7 @@ from .residues import split_residues
 from .rowwise import Chain, chain_of, emit, insert_chain
 from .split_axes import split_axes
 from .split_reduction import split_reductions
+from .time_loops import schedule_time_loops
 from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
@@ -63,9 +65,12 @@ axes of single stages change. Another pass of this kind belongs there, too.
 """
 
 _TAKEN_APART = Pipeline(
-    [split_residues, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
+    [split_residues, split_intervals, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
 )
-"""The passes that take apart stages which choose by remainders, or index by them."""
+"""The passes that take apart stages which choose by remainders or intervals, or index by them."""
+
+_VIEWS = ("residue_views", "interval_views", "axis_views")
+"""The facts that these provide, in the order in which views of views are made."""
 
 
 @compiler_pass(
@@ -76,7 +81,11 @@ _TAKEN_APART = Pipeline(
     runs=(_REGROUPED, _TAKEN_APART),
 )
 def schedule_loops(
-    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True, scheduled: Scheduled | None = None
+    func: tirx.PrimFunc,
+    unit: VectorUnit,
+    winograd: bool = True,
+    binds: bool = True,
+    scheduled: Scheduled | None = None,
 ) -> tirx.PrimFunc:
     """Schedule a kernel for a processor; one that is not a sequence of stages stays as it is.
 
@@ -86,32 +95,54 @@ def schedule_loops(
     unit : VectorUnit
     winograd : bool
         Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
+    binds : bool
+        Whether what blocks keep in local memory may be bound in expressions, so that they are
+        stages: TVM's own lowering of kernels overlooks common subexpressions in a binding, which
+        that of `graphgrad.compile` does not look for.
     scheduled : dict, optional
         The results for other kernels, by hash: equal kernels are scheduled once.
     """
     if scheduled is None:
-        return _scheduled(func, unit, winograd)
+        return _scheduled(func, unit, winograd, binds)
     same_hash = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
     for original, result in same_hash:
         if tvm_ffi.structural_equal(original, func):
             return result
-    same_hash.append((func, _scheduled(func, unit, winograd)))
+    same_hash.append((func, _scheduled(func, unit, winograd, binds)))
     return same_hash[-1][1]
 
 
-def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.PrimFunc:
-    """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses."""
+def _scheduled(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, binds: bool, small: int = SMALL
+) -> tirx.PrimFunc:
+    """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses.
+
+    Parameters
+    ----------
+    func, unit, winograd, binds
+        As in `schedule_loops`.
+    small : int
+        Points of a stage below which it is not worth other threads.
+    """
     kernel_stages = stages(func)
-    if kernel_stages is None or (func.attrs and func.attrs.get(_SCHEDULED)):
+    if func.attrs and func.attrs.get(_SCHEDULED):
         return func
+    if kernel_stages is None:
+
+        def schedule(part: tirx.PrimFunc, in_step: bool) -> tirx.PrimFunc:
+            return _scheduled(part, unit, winograd, binds, SMALL_STEP if in_step else SMALL)
+
+        return schedule_time_loops(func, schedule, binds) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
-    sch = Schedule(func)
+    sch = _schedule_of(func)
+    if sch is None:
+        return func
     try:
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch)
         sch, views = _split_stages(sch)
-        body = _schedule_stages(sch, unit, winograd, views)
+        body = _schedule_stages(sch, unit, winograd, views, small)
     except (ScheduleError, tvm.error.InternalError):
         # What TVM's primitives refuse, or fail at, runs as it was built.
         return func
@@ -130,7 +161,7 @@ def _join_siblings(sch: Schedule) -> Schedule:
 
 
 def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
-    """A schedule in which stages that choose by remainders are taken apart.
+    """A schedule in which stages that choose by remainders or intervals are taken apart.
 
     The views that it returns are to be joined after scheduling. It is the same schedule, without
     views, if there are no such stages, or if TVM refuses to make another one, because of what
@@ -141,13 +172,13 @@ def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
     if apart.same_as(inlined):
         return sch, []
     new_sch = _schedule_of(apart)
-    return (
-        (sch, []) if new_sch is None else (new_sch, [*views["residue_views"], *views["axis_views"]])
-    )
+    if new_sch is None:
+        return sch, []
+    return new_sch, [view for name in _VIEWS for view in views[name]]
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
-    """A schedule of a kernel; None if TVM refuses what inlining may leave."""
+    """A schedule of a kernel; None if TVM refuses it, as what inlining may leave."""
     try:
         return Schedule(func)
     except tvm.error.InternalError:
@@ -155,7 +186,7 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 
 
 def _schedule_stages(
-    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView]
+    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView], small: int
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
@@ -166,7 +197,7 @@ def _schedule_stages(
             sch.add_unit_loop(sch.get_sblock(stage.name))
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(kernel_stages, internal, blocks)
-    chain = _chain(kernel_stages, blocks, internal, unit, views)
+    chain = _chain(kernel_stages, blocks, internal, unit, views, small)
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
@@ -185,7 +216,7 @@ def _schedule_stages(
         nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
         nest = nest or permutation_nest_of(stage, blocks, unit)
         if nest is None:
-            _schedule_stage(sch, stage, epilogues, unit)
+            _schedule_stage(sch, stage, epilogues, unit, small)
         else:
             nests[stage.name] = nest
             nest_epilogues += epilogues
@@ -217,6 +248,7 @@ def _chain(
     internal: list[Any],
     unit: VectorUnit,
     views: Sequence[BufferView],
+    small: int,
 ) -> Chain | None:
     """The chain of rows of a kernel; None if it has none.
 
@@ -228,7 +260,7 @@ def _chain(
     if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
         return None
     return chain_of(
-        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit
+        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit, small
     )
 
 
@@ -242,14 +274,14 @@ def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _schedule_stage(
-    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
+    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit, small: int
 ) -> None:
     if not stage.axes:
         return  # A scalar has no loops to schedule.
     if stage.reduced:
-        schedule_reduction(sch, stage, unit, epilogues)
+        schedule_reduction(sch, stage, unit, epilogues, small)
     else:
-        schedule_map(sch, stage, unit)
+        schedule_map(sch, stage, unit, small)
 
 
 def may_repeat(stage: Stage, operations: int) -> bool:

@@ -6,6 +6,7 @@ lose the digits of small results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from tvm import relax, te, tirx, topi
 
 from ..extrema import is_float_element, larger, smaller
 from .precision import lower_half_in_float32
-from .table import legalization
+from .table import Legalization, legalization
 
 Element = Callable[..., Any]
 """Builds the expression of an output element from those of the operands."""
@@ -176,32 +177,20 @@ def _log_add_exp(a: Any, b: Any) -> Any:
     return high + log1p(tirx.exp(difference))
 
 
-_TANH_TERMS = (
-    *(1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835, -1382 / 155925, 21844 / 6081075),
-    *(-929569 / 638512875, 6404582 / 10854718875, -443861162 / 1856156927625),
-    18888466084 / 194896477400625,
-)
 _ATANH_TERMS = tuple(1 / (2 * n + 1) for n in range(13))
-"""Taylor coefficients of f(x) / x in powers of x²."""
-
-_FLOAT32_TERMS = 6
-"""How many of them float32 needs."""
+"""Taylor coefficients of artanh(x) / x in powers of x²; float32 needs the first 6."""
 
 
-def _accurate_near_zero(function: Element, terms: Sequence[float]) -> Element:
-    """The function by its Taylor series where |x| is small.
+def _atanh(x: Any) -> Any:
+    """artanh x by its Taylor series where |x| is small.
 
-    The stock forms subtract two numbers near 1 there, and lose the digits of the result.
+    The stock form subtracts two numbers near 1 there, and loses the digits of the result.
     """
-
-    def computed(x: Any) -> Any:
-        dtype = str(x.ty.dtype)
-        # Below it the omitted terms are less than 1e-8 of the result, in float64 than 1e-16.
-        bound = tirx.const(0.25, dtype)
-        needed = terms if dtype == "float64" else terms[:_FLOAT32_TERMS]
-        return tirx.Select(tirx.abs(x) < bound, x * _polynomial(needed, x * x), function(x))
-
-    return computed
+    dtype = str(x.ty.dtype)
+    # Below it the omitted terms are less than 1e-8 of the result, in float64 than 1e-16.
+    bound = tirx.const(0.25, dtype)
+    terms = _ATANH_TERMS if dtype == "float64" else _ATANH_TERMS[:6]
+    return tirx.Select(tirx.abs(x) < bound, x * _polynomial(terms, x * x), tirx.atanh(x))
 
 
 def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
@@ -212,7 +201,7 @@ def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
     return total
 
 
-_lower("relax.atanh", _accurate_near_zero(tirx.atanh, _ATANH_TERMS))
+_lower("relax.atanh", _atanh)
 _lower("relax.equal", _equal)
 _lower("relax.ewise_fma", _fma)
 _lower("relax.floor_mod", _floor_mod)
@@ -223,7 +212,6 @@ _lower("relax.minimum", smaller)
 _lower("relax.not_equal", _not_equal)
 _lower("relax.power", _power)
 _lower("relax.sign", _sign)
-_lower("relax.tanh", _accurate_near_zero(tirx.tanh, _TANH_TERMS))
 
 
 @legalization("relax.clip")
@@ -243,6 +231,28 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")
 
     return builder.call_te(expression, x, primfunc_name_hint="tir_clip")
+
+
+def _lower_fill(op: str) -> None:
+    """Lower a tensor of one number, where that is not finite too, as stock code does not."""
+    stock: Legalization = tvm.ir.Op.get(op).get_attr("FLegalize")
+
+    @legalization(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        number = _number(call.args[1])
+        is_finite = not isinstance(number, tirx.FloatImm) or math.isfinite(number.value)
+        if is_finite or not isinstance(call.ty.shape, relax.ShapeExpr):
+            return stock(builder, call)
+        fill = tirx.const(number.value, str(call.ty.dtype))
+
+        def expression(shape: list[Any]) -> te.Tensor:
+            return te.compute(shape, lambda *_: fill, name="full")
+
+        return builder.call_te(expression, call.ty.shape, primfunc_name_hint="tir_full")
+
+
+_lower_fill("relax.full")
+_lower_fill("relax.full_like")
 
 
 lower_half_in_float32(

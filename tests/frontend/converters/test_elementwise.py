@@ -75,6 +75,11 @@ INTEGERS = {
         {"a": np.array([2, 3]), "b": np.array([0.5, 2.0], "float32")},
         {"opset": 15},
     ),
+    "pow_float_large": (
+        "Pow",
+        {"a": np.array([7]), "b": np.array([9.0], "float32")},
+        {"opset": 15},
+    ),
     "mod": ("Mod", {"a": np.array([7, -7, 7]), "b": np.array([3, 3, -3])}, {}),
     "fmod": ("Mod", {"a": np.array([7, -7, 7]), "b": np.array([3, 3, -3])}, {"fmod": 1}),
 }
@@ -84,6 +89,13 @@ INTEGERS = {
 def test_integers(name):
     op_type, inputs, options = INTEGERS[name]
     assert_like_onnxruntime(node_model(op_type, inputs, **options), inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_signs(dtype):
+    """Of NaN too, which the op makes 0 of."""
+    x = np.array([-2, 0, 3] if dtype == "int8" else [-np.inf, -0.0, 2.5, np.nan], dtype)
+    assert_like_onnxruntime(node_model("Sign", {"x": x}), {"x": x})
 
 
 @pytest.mark.parametrize("negative", [0, 1])

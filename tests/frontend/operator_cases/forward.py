@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,11 +31,12 @@ ONNXRUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 IN_FLOAT32 = "onnxruntime in float32"
 """Whose results count."""
 
-_WITH_FLOAT32 = ("Attention", "BatchNormalization", "Gelu", "GroupNormalization")
-"""Operators that onnxruntime computes with constants in float32: those of the standard's
-definition, or the momentum that a file leaves out."""
+WITH_FLOAT32 = ("Attention", "BatchNormalization", "DFT", "Gelu", "GroupNormalization", "STFT")
+"""Operators that onnxruntime, and some of them the standard's reference, computes with constants in
+float32: those of the standard's definition, scales, momenta that a file leaves out, or roots of
+unity."""
 
-_TOLERANCES = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+TOLERANCES = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Of each dtype, relative to an element and to the largest one, if that is below 1."""
 
 
@@ -62,7 +63,7 @@ class Judgment:
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """The results that a case should have, and who says so; a reason where nobody does."""
 
     outputs: list[np.ndarray] | None
@@ -72,7 +73,7 @@ class _Expected:
 
 def judge(cases: Sequence[Case]) -> list[Judgment]:
     """The judgments on some cases, which are compiled together."""
-    expected = [_expected(case) for case in cases]
+    expected = [expect(case) for case in cases]
     results: list[Judgment | None] = [None] * len(cases)
     modules: dict[int, _Imported] = {}
     for index, (case, oracle) in enumerate(zip(cases, expected, strict=True)):
@@ -84,22 +85,28 @@ def judge(cases: Sequence[Case]) -> list[Judgment]:
         except gg.GraphGradError as error:
             results[index] = Judgment(REFUSED, _sentence(error), oracle.oracle)
     for index, ours in _computed(modules).items():
-        case, oracle = cases[index], expected[index]
-        if oracle.oracle == REFERENCE:
-            oracle = replace(oracle, outputs=_in_our_floats(ours, oracle.outputs))
-        is_coarse = oracle.oracle != ONNXRUNTIME or case.operator in _WITH_FLOAT32
-        least = "float32" if is_coarse else ""
-        difference = ours if isinstance(ours, str) else compare(ours, oracle.outputs, least)
-        reason = exclusion(case, oracle.oracle) if difference else ""
-        if reason:
-            results[index] = Judgment(EXCLUDED, reason, oracle.oracle)
-        elif difference:
-            results[index] = Judgment(
-                WRONG, difference + _second_opinion(case, oracle, ours), oracle.oracle
-            )
-        else:
-            results[index] = Judgment(AGREES, "", oracle.oracle)
+        results[index] = judge_results(cases[index], expected[index], ours)
     return [result for result in results if result is not None]
+
+
+def judge_results(case: Case, expected: Expected, ours: list[np.ndarray] | str) -> Judgment:
+    """The judgment on the results of a case, or on why there are none."""
+    oracle = expected
+    if oracle.oracle == REFERENCE:
+        oracle = replace(oracle, outputs=_in_our_floats(ours, oracle.outputs))
+    least = least_precision(case, oracle.oracle)
+    difference = ours if isinstance(ours, str) else compare(ours, oracle.outputs or [], least)
+    if not difference:
+        return Judgment(AGREES, "", oracle.oracle)
+    reason = exclusion(case, oracle.oracle)
+    if reason:
+        return Judgment(EXCLUDED, reason, oracle.oracle)
+    return Judgment(WRONG, difference + _second_opinion(case, oracle, ours), oracle.oracle)
+
+
+def least_precision(case: Case, oracle: str) -> str:
+    """The dtype in which an oracle computes a case, if that may be smaller than the case's."""
+    return "float32" if oracle != ONNXRUNTIME or case.operator in WITH_FLOAT32 else ""
 
 
 def _in_our_floats(ours: Any, theirs: list[np.ndarray] | None) -> list[np.ndarray] | None:
@@ -122,7 +129,7 @@ def compare(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], precision:
     for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"output {index} is {a.dtype}{a.shape}, expected {b.dtype}{b.shape}"
-        difference = _difference(a, b, _TOLERANCES.get(precision, 0.0))
+        difference = _difference(a, b, TOLERANCES.get(precision, 0.0))
         if difference:
             return f"output {index} {difference}"
     return ""
@@ -130,7 +137,7 @@ def compare(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], precision:
 
 def _difference(ours: np.ndarray, theirs: np.ndarray, least: float) -> str:
     """Where two arrays differ by most, if by more than the tolerance, which is at least `least`."""
-    tolerance = _TOLERANCES.get(str(theirs.dtype))
+    tolerance = TOLERANCES.get(str(theirs.dtype))
     if tolerance is None:
         wrong = ours != theirs
         size = wrong.astype(float)
@@ -151,23 +158,30 @@ def _difference(ours: np.ndarray, theirs: np.ndarray, least: float) -> str:
     return f"at {worst} is {ours[worst]!s}, expected {theirs[worst]!s} ({share})"
 
 
-def _expected(case: Case) -> _Expected:
+def expect(case: Case) -> Expected:
     """The results of onnxruntime, in float32 where it has no kernel of the case's dtype.
 
     Where it refuses that too, those of the standard's reference.
     """
     try:
-        return _Expected(by_onnxruntime(case.model, case.arrays), ONNXRUNTIME)
+        return Expected(by_onnxruntime(case.model, case.arrays), ONNXRUNTIME)
     except Exception as error:  # each kind of refusal has a type of its own
         reason = _sentence(error)
     for function, oracle in ((_by_onnxruntime_in_float32, IN_FLOAT32), (_by_reference, REFERENCE)):
         with contextlib.suppress(Exception):
-            return _Expected(function(case), oracle)
-    return _Expected(None, "", reason)
+            return Expected(function(case), oracle)
+    return Expected(None, "", reason)
 
 
 def by_onnxruntime(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a model in onnxruntime, each node as the file has it."""
+    return in_onnxruntime(model)(arrays)
+
+
+def in_onnxruntime(
+    model: onnx.ModelProto,
+) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:
+    """A function that runs a model in onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -175,17 +189,21 @@ def by_onnxruntime(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> 
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return [np.asarray(value) for value in session.run(None, dict(arrays))]
+    return lambda arrays: [np.asarray(value) for value in session.run(None, dict(arrays))]
 
 
 def _by_onnxruntime_in_float32(case: Case) -> list[np.ndarray]:
-    """The results of the case with all floats in float32, in the dtype of the first of them."""
-    first = next(array for array in case.arrays.values() if str(array.dtype) in FLOATS)
+    """The results of the case with all floats in float32, in the dtypes that are inferred."""
+    if not any(str(array.dtype) in FLOATS for array in case.arrays.values()):
+        raise ValueError("there is nothing to narrow")
     if case.operator in ("Cast", "CastLike", "EyeLike"):  # they name a dtype themselves
         raise ValueError("the dtype is part of the case")
     narrow = case.in_float32()
     outputs = by_onnxruntime(narrow.model, narrow.arrays)
-    return [a.astype(first.dtype) if a.dtype == np.float32 else a for a in outputs]
+    inferred = onnx.shape_inference.infer_shapes(case.model).graph.output
+    types = [value.type.tensor_type.elem_type for value in inferred]
+    dtypes = map(onnx.helper.tensor_dtype_to_np_dtype, types)
+    return [a.astype(dtype) for a, dtype in zip(outputs, dtypes, strict=True)]
 
 
 def _by_reference(case: Case) -> list[np.ndarray]:
@@ -243,7 +261,7 @@ def _run(modules: Mapping[int, _Imported]) -> dict[int, list[np.ndarray] | str]:
     return results
 
 
-def _second_opinion(case: Case, expected: _Expected, ours: Any) -> str:
+def _second_opinion(case: Case, expected: Expected, ours: Any) -> str:
     """What the standard's reference says of results that onnxruntime contradicts."""
     if expected.oracle != ONNXRUNTIME:
         return f" [by {expected.oracle}]"

@@ -9,10 +9,10 @@ from onnx import TensorProto, helper
 
 from .draw import Constant, Draw, Drawn, drawer, element_type
 
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-_FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "Relu": {},
     "Tanh": {},
     "Sigmoid": {},
@@ -29,12 +29,18 @@ _ACTIVATIONS = {
 
 @drawer("RNN", "GRU", "LSTM")
 def recurrent(draw: Draw) -> Drawn:
-    gates = _GATES[draw.operator]
-    steps, batch, width, hidden = draw.integers(4, 1, 4)
+    return layer(draw, *draw.integers(4, 1, 4))
+
+
+def layer(
+    draw: Draw, steps: int, batch: int, width: int, hidden: int, dtype: str | None = None
+) -> Drawn:
+    """A recurrent layer of some extents, by default of any dtype."""
+    gates = GATES[draw.operator]
     direction = draw.choice(["forward", "reverse", "bidirectional"])
     ways = 2 if direction == "bidirectional" else 1
     layout = draw.integer(0, 1) if draw.has("layout") and draw.chance(0.3) else 0
-    dtype = draw.dtype()
+    dtype = dtype or draw.dtype()
 
     def state() -> np.ndarray | None:
         shape = [batch, ways, hidden] if layout else [ways, batch, hidden]
@@ -64,11 +70,11 @@ def recurrent(draw: Draw) -> Drawn:
     if draw.operator == "LSTM" and draw.chance(0.1):
         attributes["input_forget"] = 1
     if draw.chance(0.4):
-        count = ways * _FUNCTIONS[draw.operator]
-        names = [draw.choice(list(_ACTIVATIONS)) for _ in range(count)]
+        count = ways * FUNCTIONS[draw.operator]
+        names = [draw.choice(list(ACTIVATIONS)) for _ in range(count)]
         attributes["activations"] = names
         for name in ("alpha", "beta"):
-            values = [_ACTIVATIONS[n][name] for n in names if name in _ACTIVATIONS[n]]
+            values = [ACTIVATIONS[n][name] for n in names if name in ACTIVATIONS[n]]
             if values:
                 attributes[f"activation_{name}"] = values
     return Drawn(inputs, attributes, 3 if draw.operator == "LSTM" else 2)

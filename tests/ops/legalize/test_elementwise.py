@@ -188,6 +188,18 @@ def test_sign(dtype):
     np.testing.assert_array_equal(y, np.sign(x.astype("float64")).astype(x.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_tensor_is_filled_with_what_is_not_finite(dtype, value):
+    """Stock code raises TypeError."""
+    fill = relax.const(value, dtype)
+    x = np.zeros(2, DTYPES.get(dtype, dtype))
+    expected = np.full(2, value)
+    for fills in (lambda _, x: op.full((2,), fill, dtype), lambda _, x: op.full_like(x, fill)):
+        (y,) = run(function(fills, ((2,), dtype)), "main", x)
+        np.testing.assert_array_equal(y.astype(F64), expected)
+
+
 @pytest.mark.parametrize("name", ["equal", "not_equal"])
 def test_booleans_are_compared(name):
     x, y = np.array([True, True, False, False]), np.array([True, False, True, False])

@@ -132,6 +132,7 @@ def chain_of(
     blocks: Mapping[str, Any],
     internal: Sequence[Any],
     unit: VectorUnit,
+    small: int = SMALL,
 ) -> Chain | None:
     """The chain of a kernel; None if it has none, or none that pays.
 
@@ -144,6 +145,8 @@ def chain_of(
     internal : sequence of Buffer
         The buffers that the kernel allocates.
     unit : VectorUnit
+    small : int
+        Points of all stages below which none pays.
     """
     if any(axis.extent is None for stage in kernel_stages for axis in stage.axes):
         return None  # How rows are cut into tasks and vectors is decided here, by extents.
@@ -151,7 +154,7 @@ def chain_of(
         parts = [_part(s, blocks[s.name], extents, unit) for s in kernel_stages]
         for candidates in (parts, _drop_parameters(parts)):
             chain = _checked(kernel_stages, candidates, extents, internal)
-            if chain is not None and _pays(chain, unit):
+            if chain is not None and _pays(chain, small):
                 return chain
     return None
 
@@ -384,7 +387,7 @@ def _reads_own_row(load: Any, part: Part, row_dimensions: Mapping[Any, list[int]
     )
 
 
-def _pays(chain: Chain, unit: VectorUnit) -> bool:
+def _pays(chain: Chain, small: int) -> bool:
     """Whether rows are many, long enough for vectors and short enough for a cache."""
     with_rows = [part for part in chain.parts if part.inner]
     work = sum(part.stage.work for part in with_rows)
@@ -393,7 +396,7 @@ def _pays(chain: Chain, unit: VectorUnit) -> bool:
     # schedules do badly (`_rows_of`).
     return (
         (reduces_rows or len(chain.parts) == 1)
-        and work >= SMALL
+        and work >= small
         and chain.rows >= _MIN_ROWS
         and row_bytes(chain) <= _MAX_ROW_BYTES
     )

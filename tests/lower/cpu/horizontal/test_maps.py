@@ -261,8 +261,19 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("clip", [None, 0.01])
+# Clipping is the same for all: two show it, and the others are slow tests.
+@pytest.mark.parametrize(
+    ("name", "clip"),
+    [
+        *((name, None) for name in OPTIMIZERS),
+        *(("SGD", 0.01), ("Adam", 0.01)),
+        *(
+            pytest.param(name, 0.01, marks=pytest.mark.slow)
+            for name in OPTIMIZERS
+            if name not in ("SGD", "Adam")
+        ),
+    ],
+)
 def test_a_training_step_has_the_same_bits(name, clip):
     model = gg.from_onnx(mlp((6, 20, 5, 3), batch=4))
     generator = np.random.default_rng(0)

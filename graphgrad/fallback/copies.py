@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..graph import STEPWISE, Operation, operations, outputs_of, rewritten
-from ..kinds import Kind, kind_of
-from ..views import read_through
-from ..walk import choice_of, identity, inline_lets, is_load, loaded, postorder
+from .graph import STEPWISE, Operation, operations, outputs_of, rewritten
+from .kinds import Kind, kind_of
+from .views import read_through
+from .walk import choice_of, identity, inline_lets, is_load, loaded, postorder
 
 
 def read_through_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
+from graphgrad.fallback.copies import original, read_through_copies
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.kernels.copies import original, read_through_copies
 from graphgrad.fallback.kinds import Kind, copied, map_stage, marked
 from tests.fallback.interpreter import evaluate
 

@@ -1,0 +1,108 @@
+import pytest
+from tvm import te, tirx
+
+import graphgrad as gg
+from graphgrad.fallback.scans.checkpoints import as_single_row
+from tests.lower.kernel_programs import run
+
+STEPS = 5
+
+
+def tensor(*shape, dtype="float32", name="x"):
+    """A placeholder with the extents that te.scan takes."""
+    return te.placeholder(shape, dtype, name)
+
+
+def scan(update, *shape, dtype="float32", name="h"):
+    """A first row that is an input, and the states of a scan; `update` gives their values."""
+    first = tensor(*shape, name="first", dtype=dtype)
+    state = tensor(STEPS + 1, *shape, name=name, dtype=dtype)
+    return first, te.scan(as_single_row(first), update(state), state, name=name)
+
+
+def product(state, w, row):
+    """What the state some rows ago is multiplied to by a matrix, at all times."""
+    steps, batch, hidden = state.shape
+    k = te.reduce_axis((0, hidden), name="k")
+    return te.compute(
+        (steps, batch, w.shape[1]),
+        lambda t, i, j: te.sum(state[row(t), i, k] * w[k, j], axis=k),
+        name="product",
+    )
+
+
+def recurrence(batch, hidden, dtype="float32", row=lambda t: t - 1):
+    """A layer of tanh whose state is multiplied by a matrix in each step."""
+    x = tensor(STEPS + 1, batch, hidden, name="x", dtype=dtype)
+    w = tensor(hidden, hidden, name="w", dtype=dtype)
+
+    def update(state):
+        of_state = product(state, w, row)
+        return te.compute(state.shape, lambda *at: te.tanh(x(*at) + of_state(*at)), name="next")
+
+    first, states = scan(update, batch, hidden, dtype=dtype)
+    return [x, w, first], states
+
+
+def step_of(runs):
+    """The text of the loop over time."""
+    _, _, step = runs.text.partition("T.axis.opaque")
+    assert step, runs.text
+    return step
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "batch, hidden", [(16, 64), (1, 80), (5, 33), (3, 2)], ids=["even", "one", "odd", "tiny"]
+)
+def test_a_step_is_scheduled_as_a_kernel(batch, hidden, dtype):
+    inputs, states = recurrence(batch, hidden, dtype)
+    runs = run(inputs, [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    if hidden == 64:
+        # The product is a contraction, whose tile is stored through tanh.
+        assert all(part in step_of(runs) for part in ("registers", "tanh"))
+
+
+def test_of_what_nobody_reads_only_recent_rows_are_kept():
+    inputs, states = recurrence(16, 64)
+    last = te.compute((16, 64), lambda *at: states(STEPS, *at), name="last")
+    runs = run(inputs, [last], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "% 2" in step_of(runs) and "registers" in step_of(runs)
+
+
+def test_a_row_that_may_be_the_one_that_is_written_keeps_the_step_as_it_is():
+    inputs, states = recurrence(16, 64, row=lambda t: tirx.floordiv(t, 2))
+    runs = run(inputs, [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "registers" not in step_of(runs)
+
+
+def test_states_that_read_what_others_have_become():
+    """An LSTM without biases: the output reads the new state of the cell."""
+    batch, hidden = 16, 32
+    x = tensor(STEPS + 1, batch, 4 * hidden, name="x")
+    w = tensor(hidden, 4 * hidden, name="w")
+    h, c = (tensor(STEPS + 1, batch, hidden, name=name) for name in "hc")
+    firsts = [tensor(batch, hidden, name=f"first_{name}") for name in "hc"]
+    of_state = product(h, w, lambda t: t - 1)
+    gates = te.compute(x.shape, lambda *at: x(*at) + of_state(*at), name="gates")
+
+    def gate(number, function):
+        return te.compute(
+            h.shape, lambda t, i, j: function(gates[t, i, j + number * hidden]), name="gate"
+        )
+
+    i, o, f = (gate(number, te.sigmoid) for number in range(3))
+    g = gate(3, te.tanh)
+    cell = te.compute(h.shape, lambda t, *at: f(t, *at) * c(t - 1, *at) + i(t, *at) * g(t, *at))
+    out = te.compute(h.shape, lambda *at: o(*at) * te.tanh(cell(*at)))
+    states = te.scan(
+        [as_single_row(first) for first in firsts],
+        [out, cell],
+        [h, c],
+    )
+    runs = run([x, w, *firsts], states, make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "registers" in step_of(runs)
