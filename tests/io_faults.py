@@ -43,7 +43,7 @@ def in_process(
     Parameters
     ----------
     function : callable
-        What it returns is the exit code, None is 0; what it raises makes it 1.
+        What it returns is the exit code, None is 0; what it raises makes it 1, an interrupt 130.
     signals : sequence of (float, int)
         Sent to the process, each after so many seconds.
 
@@ -57,6 +57,8 @@ def in_process(
         code = 1
         try:
             code = function() or 0
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()

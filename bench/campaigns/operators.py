@@ -50,7 +50,6 @@ from tests.frontend.operator_cases.forward import (
     WITH_FLOAT32,
     WRONG,
     Expected,
-    compare,
     expect,
     in_onnxruntime,
     judge_results,
@@ -64,6 +63,10 @@ _EXTREMES = 0.2
 """The share of the cases that have extremes among their inputs."""
 
 _IN_FLOAT32 = "differences in float32"
+
+_BESIDE = "beside a kink"
+_MOVES = 3
+"""How often a point is moved off a kink, as it may come upon another."""
 
 _LARGEST = 1e4
 """Of the values among which gradients are asked for."""
@@ -209,7 +212,7 @@ def _compare_gradients(subject: _Subject, expected: Expected, rng: np.random.Gen
         precision = FLOAT64 if is_exact else FLOAT32
         tolerances = Tolerances(rtol, rtol * least) if is_exact else DEFAULT
         reason = _by_differences(function, subject, point, rng, precision, tolerances)
-        if oracle == _IN_FLOAT32 and "beside a kink" in reason:
+        if oracle == _IN_FLOAT32 and _BESIDE in reason:
             raise NoOracle(f"{subject.case.operator}: differences in float32 are too coarse there")
         if reason:
             found = "no rule" if theirs is None else "differs"
@@ -265,7 +268,11 @@ def _functions(
 
     def on_file(run: Callable[[dict[str, np.ndarray]], Arrays]) -> Function:
         def function(*point: np.ndarray) -> Arrays:
-            results = run(others | dict(zip(subject.wrt, map(np.asarray, point), strict=True)))
+            given = others | dict(zip(subject.wrt, map(np.asarray, point), strict=True))
+            try:
+                results = run(given)
+            except Exception as error:  # each kind of refusal has a type of its own
+                raise NoOracle(f"{subject.case.operator}: refused beside the point") from error
             return [np.asarray(results[index]) for index in chosen]
 
         return function
@@ -304,9 +311,13 @@ def _functions(
         except Exception:  # each kind of refusal has a type of its own
             continue
         outputs = list(subject.float_outputs.values())
-        narrow = [v.astype(array.dtype) for v, array in zip(values, outputs, strict=True)]
-        least = least_precision(subject.case, expected.oracle)
-        if all(v.dtype == np.float64 for v in values) and not compare(narrow, outputs, least):
+        least = TOLERANCES.get(least_precision(subject.case, expected.oracle), 0.0)
+        if all(
+            v.dtype == np.float64
+            and v.shape == output.shape
+            and _are_close(max(TOLERANCES[str(output.dtype)], least), 1e-2, output, v)
+            for v, output in zip(values, outputs, strict=True)
+        ):
             yield oracle, function
 
 
@@ -347,11 +358,17 @@ def _by_differences(
         return [wide(gradient) for gradient in subject.gradients(at, cotangents)]
 
     differentiated = Differentiated(function, ours, range(len(point)), subject.wrt, precision)
-    try:
-        check_at(differentiated, point, rng, subject.case.name, tolerances)
-    except gg.GradientMismatch as error:
-        return str(error)
-    return ""
+    reason = ""
+    for _ in range(_MOVES):
+        try:
+            check_at(differentiated, point, rng, subject.case.name, tolerances)
+        except gg.GradientMismatch as error:
+            reason = str(error)
+        else:
+            return ""
+        if _BESIDE not in reason:
+            break
+    return reason
 
 
 OPERATORS = Campaign("operators", judge)

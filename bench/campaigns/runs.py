@@ -129,10 +129,7 @@ class Run:
             stack.enter_context(mock.patch.object(Checkpoints, "save", saving))
             if not self._is_drawn:
                 stack.enter_context(mock.patch.object(output, "write_picture", return_value=False))
-            try:
-                return graphgrad(["train", *arguments, "--json", "--out", str(self.out)])
-            except KeyboardInterrupt:  # before or after all that handles it
-                return 130
+            return graphgrad(["train", *arguments, "--json", "--out", str(self.out)])
 
     def judge(self, end: str, code: int) -> None:
         """Judge an exit code, what was said, and what is saved."""

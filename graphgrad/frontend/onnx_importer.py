@@ -8,6 +8,7 @@ TVM's importer, in this order.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,6 +40,9 @@ TRAINING_DROPOUTS = "graphgrad.training_dropouts"
 Converters = Mapping[tuple[str, str], converters.Converter]
 
 _MAX_MESSAGE_CHARACTERS = 300
+
+_PRINTED_OP = re.compile(r'ir\.Op\(.*?name="([\w.]+)".*?support_level=\d+\)')
+"""An op in the messages of TVM, with its name."""
 
 _HANDLED_HERE = ("Constant", "Identity", "If")
 
@@ -449,4 +453,5 @@ def _message(cause: Exception) -> str:
     # Of TVM's errors the last line has the message; the trace stands before it.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[-1] if lines else type(cause).__name__
+    line = _PRINTED_OP.sub(r"\1", line)
     return line if len(line) <= _MAX_MESSAGE_CHARACTERS else f"{line[:_MAX_MESSAGE_CHARACTERS]} …"

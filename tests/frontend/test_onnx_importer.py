@@ -312,6 +312,14 @@ def test_errors_of_tvm_are_one_line():
         from_onnx(proto)
 
 
+def test_errors_of_tvm_name_ops_in_a_word():
+    proto = model_of([helper.make_node("Erf", ["x"], ["y"])], {"x": [2]}, {"y": [2]})
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.INT32
+    with pytest.raises(ModelError, match=r"cannot be imported: relax\.erf requires the input"):
+        from_onnx(proto)
+
+
 def test_the_tensors_of_a_sequence_are_outputs():
     nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])]
     proto = model_of(nodes, {"x": [3]}, {})

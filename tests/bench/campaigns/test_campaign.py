@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -198,3 +199,22 @@ def test_a_tally_adds_up_over_seeds(tmp_path):
     seeds = json.loads(tally.read_text())["sum"]
     assert {seed: entry["cases"] for seed, entry in seeds.items()} == {"0": 8, "1": 4}
     assert seeds["0"]["versions"]["numpy"] == np.__version__
+
+
+def test_a_worker_that_waits_for_its_own_thread_is_not_idle():
+    """Else the time in which the thread waits for a core would count as the case's."""
+
+    def wait_for_thread(case):
+        thread = threading.Thread(target=computes, args=[case])
+        thread.start()
+        thread.join()
+
+    worker = campaign.pool._Worker(wait_for_thread)
+    try:
+        worker.begin(None)
+        while worker._usage()[0] < 0.2:  # until it computes
+            time.sleep(0.05)
+        runnable = [worker._usage()[1] for _ in range(20)]
+        assert sum(runnable) > 10
+    finally:
+        worker.end()

@@ -91,12 +91,13 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
     "as PyTorch does": (
         lambda case, oracle: case.operator == "MaxPool" and bool(np.isnan(case.arrays["x0"]).any())
     ),
-    "a bound that Clip leaves out before opset 11 is the largest float, which makes infinities "
+    "a bound that Clip leaves out before opset 13 is the largest float, which makes infinities "
     "finite; graphgrad keeps them, as newer opsets do, so that they are seen": (
         lambda case, oracle: (
             case.operator == "Clip"
-            and case.opset < 11
+            and case.opset < 13
             and not {"min", "max"} <= set(case.attributes)
+            and not {"x1", "x2"} <= {*case.arrays, *case.constants}
             and bool(np.isinf(case.arrays["x0"]).any())
         )
     ),
@@ -144,8 +145,12 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
             and oracle == _BY_REFERENCE
         )
     ),
-    "a recurrent layer's formula multiplies a gate of 0 by an infinite state or not, by how it is "
-    "arranged": lambda case, oracle: case.operator in _RECURRENT and _has_infinity(case),
+    "a recurrent layer's formula multiplies a gate of 0 by a state that is infinite, or overflows, "
+    "or does not, by how it is arranged": (
+        lambda case, oracle: (
+            case.operator in _RECURRENT and (_has_infinity(case) or _overflows(case))
+        )
+    ),
     "onnxruntime's regions of volumes are not those of the standard's formula and reference": (
         lambda case, oracle: (
             case.operator == "Resize"
@@ -158,6 +163,15 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
     "or infinity makes NaN": (
         lambda case, oracle: (
             case.operator == "ConvTranspose" and (_has_nan(case) or _has_infinity(case))
+        )
+    ),
+    "onnxruntime's cubic interpolation reads what lies outside of the image, the standard "
+    "extrapolates": (
+        lambda case, oracle: (
+            case.operator == "Resize"
+            and case.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+            and case.attributes["mode"] == "cubic"
+            and bool((case.constants["x1"] > 1).any())
         )
     ),
     "onnx.reference sorts what should stay in the order in which it comes first": (
