@@ -420,8 +420,12 @@ class Author:
             self._move()
         self._finish()
         symbols = {name for name in ("time", "batch") if choices.chance(0.15)}
-        if "inner" in {name for name, _, _ in self._pending}:
-            symbols -= {"batch"}  # a kernel in the body has static extents
+        weights = [a.shape for n, a in enumerate(self.outer) if n not in self.of_batch]
+        # A kernel in the body has static extents, and others must not be the batch by chance.
+        if "inner" in {name for name, _, _ in self._pending} or any(
+            self.batch in shape for shape in [self.widths, *weights]
+        ):
+            symbols -= {"batch"}
         return self._loop(dtype, frozenset(symbols))
 
     def _width(self) -> int:
