@@ -34,6 +34,7 @@ from ...ir.loops import block, loop, sequence
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.local_values import bind_local_values, restate_regions
 from .buffer_views import BufferView, joined
+from .loop_invariants import Hoisted, hoist_invariants
 
 ScheduleKernel = Callable[[tirx.PrimFunc, bool], tirx.PrimFunc]
 """Schedules a kernel that is made of stages; the second argument says whether a loop repeats it."""
@@ -213,7 +214,9 @@ def _scheduled(
             statement, outside = _scheduled_run(part, internal, times, schedule)
             left += outside
         elif isinstance(part, _TimeLoop):
-            statement = _scheduled_loop(part, times, schedule)
+            statement, hoisted = _scheduled_loop(part, times, schedule)
+            left += hoisted.buffers
+            statements += hoisted.statements
         else:
             statement = part.statement
         statements.append(statement)
@@ -229,8 +232,10 @@ def _names(part: _Part) -> dict[Any, None]:
     return dict.fromkeys(var for nest in nests for var in nodes_in(nest, tvm.ir.Var))
 
 
-def _scheduled_loop(part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKernel) -> Any:
-    """A loop over time whose step is scheduled."""
+def _scheduled_loop(
+    part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKernel
+) -> tuple[Any, Hoisted]:
+    """A loop over time whose step is scheduled, and what is to be computed in front of it."""
     parts, buffers = _parts(part.block)
     # Passes of TVM overlook uses of what statements have in common (see `explicit_bindings`):
     # what depends on the time reads it from memory, which they let alone.
@@ -238,6 +243,7 @@ def _scheduled_loop(part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKer
     time = tirx.decl_buffer((1,), dtype, "time", scope="local")
     inside = tirx.Var(part.time.name, dtype)
     statements, left = _scheduled(parts, buffers, [*times, part.time], schedule)
+    statements, hoisted = hoist_invariants(statements, part.time)
     read = {part.time: tirx.BufferLoad(time, [0])}
     body = sequence(
         tirx.AllocBuffer(time),
@@ -251,7 +257,7 @@ def _scheduled_loop(part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKer
         annotations=part.block.annotations,
     )  # fmt: skip
     realize = SBlockRealize([part.loop.loop_var], tirx.const(True, "bool"), step)
-    return loop(part.loop.loop_var, part.loop.extent, realize, start=part.loop.min)
+    return loop(part.loop.loop_var, part.loop.extent, realize, start=part.loop.min), hoisted
 
 
 def _scheduled_run(

@@ -64,6 +64,25 @@ def test_a_step_is_scheduled_as_a_kernel(batch, hidden, dtype):
         assert all(part in step_of(runs) for part in ("registers", "tanh"))
 
 
+def test_panels_of_a_weight_are_filled_once_in_front_of_the_loop():
+    batch, hidden = 64, 64
+    x = tensor(STEPS + 1, batch, hidden, name="x")
+    w = tensor(hidden, hidden, name="w")
+    k = te.reduce_axis((0, hidden), name="k")
+
+    def update(state):
+        of_state = te.compute(
+            state.shape, lambda t, i, j: te.sum(state[t - 1, i, k] * w[j, k], axis=k)
+        )
+        return te.compute(state.shape, lambda *at: x(*at) + of_state(*at) * 0.1)
+
+    first, states = scan(update, batch, hidden)
+    runs = run([x, w, first], [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "panels = " in runs.text and "panels[" in step_of(runs)
+    assert "panels = " not in step_of(runs)
+
+
 def test_of_what_nobody_reads_only_recent_rows_are_kept():
     inputs, states = recurrence(16, 64)
     last = te.compute((16, 64), lambda *at: states(STEPS, *at), name="last")
