@@ -6,7 +6,7 @@ import pytest
 from tests.fallback.choices import Choices
 from tests.peers import peer
 
-BLOCK = 7
+BLOCK = 6
 """Loops of one test."""
 
 FAST = {"kind": "llvm", "opt-level": 0}
@@ -29,10 +29,10 @@ def judge():
     return judge
 
 
-MORE = [pytest.param(block, marks=pytest.mark.slow) for block in range(2, 10)]
+MORE = [pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10)]
 
 
-@pytest.mark.parametrize("block", [0, 1, *MORE])
+@pytest.mark.parametrize("block", [0, *MORE])
 def test_results_and_gradients_are_those_of_torch(loops, judge, block):
     for seed in range(BLOCK * block, BLOCK * (block + 1)):
         loop = loops.random_loop(Choices(seed))
@@ -43,7 +43,7 @@ def test_results_and_gradients_are_those_of_torch(loops, judge, block):
 
 
 @pytest.mark.parametrize(
-    "seed", [100, 101, *(pytest.param(n, marks=pytest.mark.slow) for n in range(102, 110))]
+    "seed", [101, *(pytest.param(n, marks=pytest.mark.slow) for n in range(102, 110))]
 )
 def test_gradients_of_gradients_are_those_of_torch(loops, judge, seed):
     from tests.ops.loop_judge import gradient
@@ -62,7 +62,7 @@ def test_a_loop_is_the_same_when_played_back(loops):
 
 
 def test_all_operations_and_dtypes_come(loops):
-    drawn = [loops.random_loop(Choices(seed)) for seed in range(200)]
+    drawn = [loops.random_loop(Choices(seed)) for seed in range(120)]
     operations = {one.operation for loop in drawn for one in loop.body.instructions}
     assert operations == loops.OPERATIONS.keys()
     assert {loop.dtype for loop in drawn} == {"float32", "float64"}

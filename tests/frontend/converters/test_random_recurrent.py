@@ -10,7 +10,7 @@ from tests.fallback.choices import Choices
 from tests.peers import peer
 
 FAST = {"kind": "llvm", "opt-level": 0}
-BLOCK = 4
+BLOCK = 3
 
 MORE = [pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10)]
 
@@ -37,8 +37,8 @@ def test_results_and_gradients(models, kind, block):
 
 
 def test_models_are_valid_and_of_all_kinds(models):
-    layers = [models.random_layer(Choices(seed)) for seed in range(40)]
-    scans = [models.random_scan(Choices(seed)) for seed in range(30)]
+    layers = [models.random_layer(Choices(seed)) for seed in range(25)]
+    scans = [models.random_scan(Choices(seed)) for seed in range(12)]
     for one in (*layers, *scans):
         onnx.checker.check_model(one.model, full_check=True)
     nodes = [one.model.graph.node[0] for one in (*layers, *scans)]
