@@ -104,7 +104,7 @@ def started(
     check_compiler(name)
     tree = settings.before if name == BEFORE else None
     start = partial(
-        Contender, name, workload, settings.threads, tree, LOOP_CONTENDERS, settings.clock
+        Contender, name, workload, settings.threads, LOOP_CONTENDERS, tree, settings.clock
     )
     if name == COPY:
         return start()

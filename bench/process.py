@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contenders import CONTENDERS
-
 if TYPE_CHECKING:
     from workload import Workload
 
@@ -164,8 +162,8 @@ class Contender(Stepping):
         name: str,
         workload: Workload,
         threads: int,
+        known: Mapping[str, tuple[str, dict[str, Any]]],
         tree: Path | None = None,
-        known: Mapping[str, tuple[str, dict[str, Any]]] = CONTENDERS,
         clock: str = "perf_counter",
     ):
         module, options = known[name]

@@ -91,12 +91,12 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     """
     check_compiler(name)
     tree = settings.before if name == BEFORE else None
-    contender = Contender(name, workload, settings.threads, tree)
+    contender = Contender(name, workload, settings.threads, CONTENDERS, tree)
     if not _keeps_code(name):
         return contender
     cold = contender.facts["first_step_seconds"]
     contender.close()
-    contender = Contender(name, workload, settings.threads, tree)
+    contender = Contender(name, workload, settings.threads, CONTENDERS, tree)
     warm = contender.facts["first_step_seconds"]
     contender.facts |= {"first_step_seconds": cold, "first_step_again_seconds": warm}
     return contender

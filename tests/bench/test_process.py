@@ -3,6 +3,7 @@ import signal
 import sys
 
 import pytest
+from contenders import CONTENDERS
 from process import Contender, ContenderError
 from workload import Workload
 
@@ -25,7 +26,7 @@ def process_state(pid):
 @pytest.fixture
 def contender(workload):
     peer("torch")
-    started = Contender("torch", workload, threads=1)
+    started = Contender("torch", workload, 1, CONTENDERS)
     yield started
     started.close()
 
@@ -54,4 +55,4 @@ def test_a_hanging_process_is_an_error():
 def test_a_failing_start_is_an_error_with_its_message(tmp_path):
     peer("torch")
     with pytest.raises(ContenderError, match=r"FileNotFoundError.*model\.onnx"):
-        Contender("torch", Workload(tmp_path), threads=1)
+        Contender("torch", Workload(tmp_path), 1, CONTENDERS)
