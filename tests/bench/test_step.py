@@ -124,7 +124,8 @@ def test_without_a_compiler_of_c_nothing_is_compiled(step, monkeypatch):
     with pytest.raises(step.ContenderError, match=r"needs a C\+\+ compiler: one of g\+\+"):
         step.started("torch_compile", None, settings)
     monkeypatch.setattr(step, "Contender", lambda *given: given)
-    assert step.started("torch", None, settings) == ("torch", None, 1, None)
+    given = ("torch", None, 1, step.CONTENDERS, None)
+    assert step.started("torch", None, settings) == given
 
 
 FORMS = [
