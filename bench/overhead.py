@@ -79,12 +79,12 @@ class Measured:
     def machine(self) -> Callable[[], Any]:
         """Return a call of the compiled function alone."""
         step, (inputs, labels) = self._step, self._batch
-        given = step._given(inputs)
-        forward = step._forward(given)
+        call_inputs = step._call_inputs(inputs)
+        forward = step._forward(call_inputs)
         targets = step._targets(labels, forward)
         owned = [step._tensors.rate, *step._tensors.everything()]
-        function = step._functions.step(given.shapes, forward, step._compile_updating)
-        return functools.partial(function, *given.tensors.values(), *targets, *owned)
+        function = step._functions.step(call_inputs.shapes, forward, step._compile_updating)
+        return functools.partial(function, *call_inputs.tensors.values(), *targets, *owned)
 
 
 def _calls(mod: tvm.IRModule) -> int:
