@@ -50,6 +50,28 @@ def test_a_recurrence_and_its_gradient(extents):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
+def test_gradients_of_gradients_over_a_symbolic_time():
+    """They are those over as many steps, known."""
+
+    def sines(builder, x, h):
+        def step(h, x):
+            h = op.sin(op.add(h, x))
+            return h, h
+
+        last, ys = gg.scan(step, h, x)
+        return builder.emit(relax.Tuple([last, ys]))
+
+    results = []
+    for steps in (tirx.Var("t", "int64"), 4):
+        mod = function(sines, *types((steps, 3), (3,)))
+        for name in ("main", "main_vjp"):
+            mod = gg.vjp(mod, name)
+        given = arrays((4, 3), (3,), (3,), (4, 3), (3,), (4, 3), (4, 3), (3,))
+        results.append(run(mod, "main_vjp_vjp", *given))
+    for symbolic, static in zip(*results, strict=True):
+        np.testing.assert_allclose(symbolic, static, rtol=1e-12)
+
+
 def test_it_is_one_kernel_and_what_does_not_change_is_before_it():
     mod = function(recurrence, *types((4, 2, 3), (3, 3), (2, 3)))
     calls = [b.value for block in mod["main"].body.blocks for b in block.bindings]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
 from ...errors import ArgumentError, MissingGradientError
@@ -184,7 +185,8 @@ class _Reversal:
         self.sweep = sweep
         self.states = outputs_of(op)
         self.time = step_time(op)
-        self.last = self.states[0].shape[0] - 1
+        # An extent that stays t + 1 − 1 is another than t to the passes of TVM.
+        self.last = tvm.sym.Analyzer().simplify(self.states[0].shape[0] - 1)
         replacements = {
             tensor_key(placeholder): state
             for placeholder, state in zip(op.state_placeholder, self.states, strict=True)
