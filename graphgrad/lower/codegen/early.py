@@ -17,6 +17,7 @@ from tvm import tirx
 
 from ...ir.passes import Phase, compiler_pass
 from ...memory.argument_checks import CHECKED
+from ..cpu.small_tanh import expand_small_tanh
 from ..cpu.vector_math import vectorize_math
 from .parallel import Built, Kernels, build, piece_count, statements_in
 from .thread_pool import stack_for_llvm
@@ -49,10 +50,10 @@ def build_early(kernel: tirx.PrimFunc, kernel_name: str, early: EarlyBuilds | No
     """Begin to build a kernel while others are lowered, in the form that it will have in the end.
 
     Every pass over kernels of processors runs before this one, or is applied here, as
-    `vectorize_math` is: a pass that changes a kernel later makes its early build useless.
+    `vectorize_math` and `expand_small_tanh` are: a pass that changes a kernel later makes its early build useless.
     """
     if early is not None:
-        early.offer(kernel_name, vectorize_math(kernel))
+        early.offer(kernel_name, expand_small_tanh(vectorize_math(kernel)))
 
 
 class EarlyBuilds:
