@@ -50,7 +50,8 @@ def build_early(kernel: tirx.PrimFunc, kernel_name: str, early: EarlyBuilds | No
     """Begin to build a kernel while others are lowered, in the form that it will have in the end.
 
     Every pass over kernels of processors runs before this one, or is applied here, as
-    `vectorize_math` and `expand_small_tanh` are: a pass that changes a kernel later makes its early build useless.
+    `vectorize_math` and `expand_small_tanh` are: a pass that changes a kernel later makes its early
+    build useless.
     """
     if early is not None:
         early.offer(kernel_name, expand_small_tanh(vectorize_math(kernel)))
