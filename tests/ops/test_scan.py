@@ -72,6 +72,35 @@ def test_gradients_of_gradients_over_a_symbolic_time():
         np.testing.assert_allclose(symbolic, static, rtol=1e-12)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["read whole too", "read in parts"])
+def test_a_concatenation_of_rows_and_state_that_is_taken_apart_again(whole):
+    """What arrives at the row through a part of it is in its gradient, which is kept."""
+    hidden, width = 3, 2
+
+    def cell(builder, x, w, h, c):
+        def step(state, x):
+            h, c = state
+            both = op.concat([x, h], axis=1)
+            row, before = (
+                op.strided_slice(both, [1], [begin], [end])
+                for begin, end in ((0, width), (width, width + hidden))
+            )
+            read = op.multiply(both, op.tanh(both)) if whole else before
+            gates = op.multiply(op.matmul(read, w), op.sum(op.sin(row), axis=[1], keepdims=True))
+            i, f, o, u = (
+                op.strided_slice(gates, [1], [k * hidden], [(k + 1) * hidden]) for k in range(4)
+            )
+            c = op.add(op.multiply(op.sigmoid(f), c), op.multiply(op.sigmoid(i), op.tanh(u)))
+            return [op.multiply(op.sigmoid(o), op.tanh(c)), c], c
+
+        (h, c), ys = gg.scan(step, [h, c], x)
+        return builder.emit(relax.Tuple([h, ys]))
+
+    reads = hidden + width if whole else hidden
+    shapes = [(4, 2, width), (reads, 4 * hidden), (2, hidden), (2, hidden)]
+    assert_gradients(function(cell, *types(*shapes)), *arrays(*shapes))
+
+
 def test_it_is_one_kernel_and_what_does_not_change_is_before_it():
     mod = function(recurrence, *types((4, 2, 3), (3, 3), (2, 3)))
     calls = [b.value for block in mod["main"].body.blocks for b in block.bindings]

@@ -266,13 +266,13 @@ class _Reversal:
         heads: dict[int, Row] = dict(self.heads)
         if integer_value(self.time.extent) == 0:
             return heads, None
-        carried, arrived, totals = self._all_carried(whole=False)
+        carried, arrived, totals = self._all_carried(set())
         if not arrived:  # no step reads the one before
             return heads, None
         kept = self._to_keep(wanted, carried, totals)
         if kept:
-            # All times are kept, and so are gone through, those for the first rows among them.
-            carried, arrived, totals = self._all_carried(whole=True)
+            entries_keys = {tensor_key(t) for op in self._entries(wanted) for t in outputs_of(op)}
+            carried, arrived, totals = self._all_carried(entries_keys)
             kept = self._to_keep(wanted, carried, totals)
         results = self._reverse_scan(carried, arrived, list(kept.values()))
         count = len(carried)
@@ -286,16 +286,24 @@ class _Reversal:
         }
 
     def _all_carried(
-        self, whole: bool
+        self, entries_keys: set[Key]
     ) -> tuple[dict[int, te.Tensor], dict[int, Any], dict[Key, te.Tensor]]:
-        """The states in reverse, what arrives at each from later rows, and all on the way."""
+        """The states in reverse, what arrives at each from later rows, and all on the way.
+
+        Parameters
+        ----------
+        entries_keys : set of Key
+            Tensors of the steps whose cotangents are to be kept for all times. Then all times are
+            gone through, those for the first rows among them; and none of these tensors is a view
+            that is read through, because what arrived behind it would be missing in its cotangent.
+        """
         carried: dict[int, te.Tensor] = {}
         due = list(self.heads)
         # The cotangent of one state may reach another one, which then has to be carried, too.
         while due:
-            carried |= {i: self._carried(self.states[i], whole) for i in due}
+            carried |= {i: self._carried(self.states[i], bool(entries_keys)) for i in due}
             rows = {i: self._backwards(tensor) for i, tensor in carried.items()}
-            parts, totals = self._arrived(set(self._floats), rows)
+            parts, totals = self._arrived(self._floats.keys() | entries_keys, rows)
             arrived = {self._floats[key]: part for key, part in parts.items()}
             due = [i for i in arrived if i not in carried]
         return carried, arrived, totals
