@@ -56,6 +56,11 @@ def listed(tensors: te.Tensor | Sequence[te.Tensor]) -> list[te.Tensor]:
     return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)
 
 
+def is_reduction(op: Operation) -> bool:
+    """Whether a stage reduces: a sum, a maximum, or any other."""
+    return isinstance(op, te.ComputeOp) and isinstance(op.body[0], tirx.Reduce)
+
+
 def operations(*tensors: te.Tensor, above: Sequence[te.Tensor] = ()) -> list[Operation]:
     """The stages that some tensors depend on, each once, after those it reads.
 

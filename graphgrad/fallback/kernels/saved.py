@@ -15,10 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te
 
 from ..forms.cost import loop_points
-from ..graph import Key, Operation, operations, outputs_of, rewritten, scan_body, sources
+from ..graph import (
+    Key,
+    Operation,
+    is_reduction,
+    operations,
+    outputs_of,
+    rewritten,
+    scan_body,
+    sources,
+)
 from ..indices.linear_system import element_axes
 from ..lowering.wide_reductions import widen_reduction
 from ..reductions.reduce import stage_axes
@@ -123,11 +132,7 @@ def _read(gradients: Sequence[te.Tensor], available: Sequence[te.Tensor]) -> set
 
 
 def _may_be_stored(tensor: te.Tensor) -> bool:
-    return str(tensor.dtype) not in _NARROW_DTYPES or _is_reduction(tensor.op)
-
-
-def _is_reduction(op: Operation) -> bool:
-    return isinstance(op, te.ComputeOp) and isinstance(op.body[0], tirx.Reduce)
+    return str(tensor.dtype) not in _NARROW_DTYPES or is_reduction(tensor.op)
 
 
 def _work(op: Operation) -> int:

@@ -18,7 +18,7 @@ from tvm.ir import prim
 
 from ..backprop import is_float
 from ..constants import is_true
-from ..graph import Operation, listed, outputs_of, rebuild_reduction, replace_bodies
+from ..graph import Operation, is_reduction, listed, outputs_of, rebuild_reduction, replace_bodies
 from ..guarded import within
 from ..kinds import map_stage
 from ..walk import Expr, depend, identity, reads, substituted
@@ -38,7 +38,7 @@ def spell_out_reduction(op: Operation) -> list[te.Tensor] | None:
     op : Operation
         Made for `graph.rewritten`.
     """
-    if not isinstance(op, te.ComputeOp) or not isinstance(op.body[0], tirx.Reduce):
+    if not is_reduction(op):
         return None
     body = op.body[0]
     combiner = _make_identity_infinite(body.combiner) if len(body.init) else body.combiner

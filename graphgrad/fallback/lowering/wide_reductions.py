@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import wide
-from ..graph import Operation, outputs_of, rebuild_reduction, replace_bodies
+from ..graph import Operation, is_reduction, outputs_of, rebuild_reduction, replace_bodies
 from ..kinds import map_stage
 from ..walk import Expr, called, identity
 from .wide_floats import Widening
@@ -27,7 +27,7 @@ def widen_reduction(op: Operation) -> list[te.Tensor] | None:
     op : Operation
         Made for `graph.rewritten`.
     """
-    if not isinstance(op, te.ComputeOp) or not isinstance(op.body[0], tirx.Reduce):
+    if not is_reduction(op):
         return None
     body = op.body[0]
     if not any(map(_is_narrow, body.source)) or _is_extreme(body.combiner):

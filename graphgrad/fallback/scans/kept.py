@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from tvm import te, tirx
+from tvm import te
 
 from ..backprop import is_float
 from ..forms.cost import loop_points
-from ..graph import Key, Operation, active_stages, operations, outputs_of, sources
+from ..graph import Key, Operation, active_stages, is_reduction, operations, outputs_of, sources
 from ..indices.linear_system import element_axes
 from ..walk import identity, postorder, tensor_key
 
@@ -73,16 +73,12 @@ def worth_keeping(
     elements = sum(_elements_of_step(tensor) for tensor in kept)
     if not kept or elements > _MAX_KEPT_PER_STATE * sum(map(_elements_of_step, carried)):
         return False
-    sums = [tensor for op in order if _is_sum(op) for tensor in outputs_of(op)]
+    sums = [tensor for op in order if is_reduction(op) for tensor in outputs_of(op)]
     behind = operations(*kept, above=[*given, *sums])
-    if any(_is_sum(op) for op in behind):
+    if any(is_reduction(op) for op in behind):
         return True
     maps = [op for op in behind if isinstance(op, te.ComputeOp)]
     return sum(len(postorder(*op.body)) for op in maps) > _MAX_REPEATED_NODES
-
-
-def _is_sum(op: Operation) -> bool:
-    return isinstance(op, te.ComputeOp) and isinstance(op.body[0], tirx.Reduce)
 
 
 def _elements_of_step(tensor: te.Tensor) -> int:

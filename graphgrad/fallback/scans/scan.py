@@ -197,21 +197,25 @@ class _Reversal:
         self.order = stacking.stages(self.updates)
         self.times = stacking.dimensions_of_stacked()
         self._floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
+        self._outside = {tensor_key(tensor): tensor for tensor in sources(op)}
+        self._wanted = self._outside.keys() & sweep.active
+        # Their cotangents reach tensors outside by no other stage.
+        self._entries = entries(self.order, self._floats.keys(), self._wanted)
+        self._entered = [tensor_key(t) for entry in self._entries for t in outputs_of(entry)]
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
         """The parts for the initial states and for what the steps read."""
-        outside = {tensor_key(tensor): tensor for tensor in sources(self.op)}
-        wanted = outside.keys() & self.sweep.active
-        cotangents, kept = self._cotangents(wanted)
-        if kept is None:
-            arrived, _ = self._arrived(wanted, cotangents)
+        cotangents, kept = self._cotangents()
+        if kept:
+            arrived = self._arrived_outside(cotangents, kept)
         else:
-            arrived = self._arrived_outside(wanted, cotangents, kept)
+            arrived, _ = self._arrived(self._wanted, cotangents)
         inits = [
             (init, _rows(init, cotangents[i], 0, init.shape[0]))
             for i, init in enumerate(self.op.init)
             if i in cotangents and tensor_key(init) in self.sweep.active
         ]
+        outside = self._outside
         return [*inits, *((outside[key], p) for key, parts in arrived.items() for p in parts)]
 
     def _arrived(
@@ -227,21 +231,21 @@ class _Reversal:
         return parts, totals
 
     def _arrived_outside(
-        self, wanted: set[Key], cotangents: Mapping[int, Row], kept: Mapping[Key, te.Tensor]
+        self, cotangents: Mapping[int, Row], kept: Mapping[Key, te.Tensor]
     ) -> Parts:
-        """As `_arrived`, where the cotangents of the stages that read from outside are known."""
+        """What arrives outside, where the cotangents of entries are known."""
         _, stages = active_stages(self.order, self._floats.keys(), is_float)
         outer = [op for op in self.order if identity(op) not in stages]
-        targets = wanted | {tensor_key(t) for op in outer for t in outputs_of(op)}
+        targets = self._wanted | {tensor_key(t) for op in outer for t in outputs_of(op)}
         parts = {key: p for key, p in self._seeds(cotangents).items() if key in targets}
-        for stage in self._entries(wanted):
+        for stage in self._entries:
             own = {key: [kept[key]] for key in map(tensor_key, outputs_of(stage)) if key in kept}
             self.sweep.propagate([stage], targets, own)
             for key, arrived in own.items():
                 if key in targets:
                     parts.setdefault(key, []).extend(arrived)
-        self.sweep.propagate(outer, wanted, parts)
-        return {key: arrived for key, arrived in parts.items() if key in wanted}
+        self.sweep.propagate(outer, self._wanted, parts)
+        return {key: arrived for key, arrived in parts.items() if key in self._wanted}
 
     def _seeds(self, cotangents: Mapping[int, Row]) -> Parts:
         """The cotangents of the updates."""
@@ -251,39 +255,28 @@ class _Reversal:
             parts.setdefault(tensor_key(self.updates[i]), []).append(stacked)
         return parts
 
-    def _entries(self, wanted: set[Key]) -> list[Operation]:
-        """The stages whose cotangents reach tensors outside by no other stage."""
-        return entries(self.order, self._floats.keys(), wanted)
-
-    def _cotangents(self, wanted: set[Key]) -> tuple[dict[int, Row], dict[Key, te.Tensor] | None]:
-        """The cotangents of those states that have any; and those of entries, if they are kept.
-
-        Parameters
-        ----------
-        wanted : set of Key
-            The tensors outside whose cotangents will follow from these.
-        """
+    def _cotangents(self) -> tuple[dict[int, Row], dict[Key, te.Tensor]]:
+        """The cotangents of those states that have any; and those of entries, if they are kept."""
         heads: dict[int, Row] = dict(self.heads)
         if integer_value(self.time.extent) == 0:
-            return heads, None
+            return heads, {}
         carried, arrived, totals = self._all_carried(set())
         if not arrived:  # no step reads the one before
-            return heads, None
-        kept = self._to_keep(wanted, carried, totals)
-        if kept:
-            entries_keys = {tensor_key(t) for op in self._entries(wanted) for t in outputs_of(op)}
-            carried, arrived, totals = self._all_carried(entries_keys)
-            kept = self._to_keep(wanted, carried, totals)
+            return heads, {}
+        kept: dict[Key, te.Tensor] = {}
+        if self._may_keep(carried, totals):
+            carried, arrived, totals = self._all_carried(set(self._entered))
+            kept = {tensor_key(base): base for base in self._of_entries(totals).values()}
         results = self._reverse_scan(carried, arrived, list(kept.values()))
         count = len(carried)
         states = {i: self._backwards(row) for i, row in zip(carried, results[:count], strict=True)}
-        if not kept:
-            return states, None
         rows = dict(zip(kept, map(self._kept_rows, kept.values(), results[count:]), strict=True))
-        outputs = [tensor_key(t) for op in self._entries(wanted) for t in outputs_of(op)]
-        return states, {
-            key: rows[tensor_key(original(totals[key]))] for key in outputs if key in totals
-        }
+        of_entries = self._of_entries(totals) if kept else {}
+        return states, {key: rows[tensor_key(base)] for key, base in of_entries.items()}
+
+    def _of_entries(self, totals: Mapping[Key, te.Tensor]) -> dict[Key, te.Tensor]:
+        """The cotangents of what entries compute; equal ones are one tensor."""
+        return {key: original(totals[key]) for key in self._entered if key in totals}
 
     def _all_carried(
         self, entries_keys: set[Key]
@@ -308,23 +301,14 @@ class _Reversal:
             due = [i for i in arrived if i not in carried]
         return carried, arrived, totals
 
-    def _to_keep(
-        self, wanted: set[Key], carried: Mapping[int, te.Tensor], totals: Mapping[Key, te.Tensor]
-    ) -> dict[Key, te.Tensor]:
-        """The cotangents of entries that the scan in reverse is to keep, by their own keys."""
-        found = [t for op in self._entries(wanted) for t in outputs_of(op)]
-        keys = [tensor_key(tensor) for tensor in found]
-        kept = {
-            tensor_key(base): base for base in (original(totals[k]) for k in keys if k in totals)
-        }
+    def _may_keep(self, carried: Mapping[int, te.Tensor], totals: Mapping[Key, te.Tensor]) -> bool:
+        """Whether the scan in reverse is to keep the cotangents of entries."""
+        kept = {tensor_key(base): base for base in self._of_entries(totals).values()}
+        given = [*self.states, *sources(self.op), *self.heads.values(), *carried.values()]
         # A stage for other than all times would have its times elsewhere than in front.
-        if any(self.times.get(key) != 0 for key in keys):
-            return {}
-        given = [*self.states, *sources(self.op), *(c for c in self.heads.values())]
-        worth = worth_keeping(
-            list(kept.values()), carried.values(), self.order, [*given, *carried.values()]
+        return all(self.times.get(key) == 0 for key in self._entered) and worth_keeping(
+            list(kept.values()), carried.values(), self.order, given
         )
-        return kept if worth else {}
 
     def _reverse_scan(
         self,

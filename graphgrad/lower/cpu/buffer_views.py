@@ -20,7 +20,16 @@ from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
 from ...ir.kernel_rewrite import replace_block, replace_statements
-from ...ir.kernel_structure import Load, is_conditional, loop_nest, static, substitute_values
+from ...ir.kernel_structure import (
+    Load,
+    Stage,
+    is_conditional,
+    loop_nest,
+    stages,
+    statements_of,
+    static,
+    substitute_values,
+)
 from ...ir.loops import over_axes
 
 IndexMap = Callable[[Sequence[Any]], list[Any]]
@@ -117,6 +126,47 @@ def replace_nests(
 ) -> tirx.PrimFunc:
     """The kernel with its nests, and the buffers that it allocates, replaced."""
     return func.with_body(replace_statements(func.body, nests, buffers))
+
+
+def replace_by_parts(
+    func: tirx.PrimFunc, parts_of: Callable[[Stage, Any], Sequence[tuple[BufferView, Any]]]
+) -> tuple[tirx.PrimFunc, list[BufferView]]:
+    """The kernel with stages replaced by others for parts of their results.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Made of stages, not scheduled yet.
+    parts_of : callable
+        Maps a stage and its nest to the parts of its result, each with the nest that computes it;
+        to none if it stays.
+
+    Returns
+    -------
+    (PrimFunc, list of BufferView)
+        The views are joined after scheduling (`joined`): until then each nest stores to a buffer of
+        its own.
+    """
+    views: list[BufferView] = []
+    nests: list[Any] = []
+    for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
+        parts = parts_of(stage, nest)
+        views += [view for view, _ in parts]
+        nests += [part_nest for _, part_nest in parts] or [nest]
+    if not views:
+        return func, []
+    internal = [*func.body.block.alloc_buffers, *(view.buffer for view in views)]
+    return replace_nests(func, nests, internal), views
+
+
+def stores_at_iterators(block: SBlock) -> bool:
+    """Whether a block is one store, at the block's iterators in their order."""
+    if not isinstance(block.body, tirx.BufferStore):
+        return False
+    iterators, indices = list(block.iter_vars), list(block.body.indices)
+    return len(iterators) == len(indices) and all(
+        index.same_as(iterator.var) for index, iterator in zip(indices, iterators, strict=True)
+    )
 
 
 def block_of(nest: Any) -> SBlock:

@@ -20,14 +20,19 @@ from ...ir.kernel_structure import (
     Stage,
     is_conditional,
     linear_coefficient,
-    stages,
-    statements_of,
     static,
     substitute_values,
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
-from .buffer_views import BufferView, IndexMap, block_of, replace_nests, restated
+from .buffer_views import (
+    BufferView,
+    IndexMap,
+    block_of,
+    replace_by_parts,
+    restated,
+    stores_at_iterators,
+)
 
 _MAX_INTERVALS = 8
 """The most intervals of a map: each is a loop nest of its own to compile."""
@@ -57,16 +62,12 @@ def split_intervals(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView
         The views are joined after scheduling (`buffer_views.joined`): until then each map stores to
         a buffer of its own.
     """
-    views: list[BufferView] = []
-    nests: list[Any] = []
-    for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
-        pieces = [_piece(block_of(nest), *ends) for ends in _intervals(stage, block_of(nest))]
-        views += [view for view, _ in pieces]
-        nests += [piece_nest for _, piece_nest in pieces] or [nest]
-    if not views:
-        return func, []
-    internal = [*func.body.block.alloc_buffers, *(view.buffer for view in views)]
-    return replace_nests(func, nests, internal), views
+
+    def parts_of(stage: Stage, nest: Any) -> list[tuple[BufferView, Any]]:
+        block = block_of(nest)
+        return [_piece(block, *ends) for ends in _intervals(stage, block)]
+
+    return replace_by_parts(func, parts_of)
 
 
 def _intervals(stage: Stage, block: SBlock) -> list[tuple[int, int]]:
@@ -74,15 +75,11 @@ def _intervals(stage: Stage, block: SBlock) -> list[tuple[int, int]]:
 
     Each is given by its first index and the one behind its last.
     """
-    if stage.reduced or not isinstance(block.body, tirx.BufferStore) or not block.iter_vars:
+    if stage.reduced or not block.iter_vars or not stores_at_iterators(block):
         return []
-    iterators, indices = list(block.iter_vars), list(block.body.indices)
-    last = iterators[-1]
+    last = block.iter_vars[-1]
     extent = static(last.dom.extent)
-    in_order = len(iterators) == len(indices) and all(
-        index.same_as(iterator.var) for index, iterator in zip(indices, iterators, strict=True)
-    )
-    if not in_order or not extent or static(last.dom.min) != 0:
+    if not extent or static(last.dom.min) != 0:
         return []
     cuts = {cut for cut in _cuts(block.body.value, last.var) if 0 < cut < extent}
     ends = [0, *sorted(cuts), extent]

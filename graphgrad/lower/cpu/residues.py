@@ -27,13 +27,18 @@ from ...ir.kernel_structure import (
     is_among,
     is_conditional,
     linear_coefficient,
-    stages,
-    statements_of,
     static,
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
-from .buffer_views import BufferView, IndexMap, block_of, replace_nests, restated
+from .buffer_views import (
+    BufferView,
+    IndexMap,
+    block_of,
+    replace_by_parts,
+    restated,
+    stores_at_iterators,
+)
 
 _MAX_PARTS = 16
 """The most parts of a tensor: each is a loop nest of its own to compile."""
@@ -55,16 +60,12 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]
         a buffer of its own.
     """
     internal = list(func.body.block.alloc_buffers)
-    parts: list[BufferView] = []
-    nests: list[Any] = []
-    for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
+
+    def parts_of(stage: Stage, nest: Any) -> list[tuple[BufferView, Any]]:
         moduli = _moduli(stage, nest, internal)
-        views_and_nests = [] if moduli is None else _parts(block_of(nest), moduli)
-        parts += [part for part, _ in views_and_nests]
-        nests += [part_nest for _, part_nest in views_and_nests] or [nest]
-    if not parts:
-        return func, []
-    return replace_nests(func, nests, [*internal, *(part.buffer for part in parts)]), parts
+        return [] if moduli is None else _parts(block_of(nest), moduli)
+
+    return replace_by_parts(func, parts_of)
 
 
 def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
@@ -73,22 +74,16 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
     None if the stage merges nothing, or cannot be split.
     """
     block = block_of(nest)
-    if stage.reduced or not isinstance(block.body, tirx.BufferStore):
+    if stage.reduced or not stores_at_iterators(block):
         return None
     # Without a result of the kernel's own among its reads it merges no residue classes.
     if not any(is_among(buffer_of(load), internal) for load in stage.loads):
         return None
-    iterators, indices = list(block.iter_vars), list(block.body.indices)
-    in_order = len(iterators) == len(indices) and all(
-        index.same_as(iterator.var) for index, iterator in zip(indices, iterators, strict=True)
-    )
-    if not in_order:
-        return None
     divisors = _divisors(block.body.value)
-    moduli = tuple(divisors.get(index, 1) for index in indices)
+    moduli = tuple(divisors.get(index, 1) for index in block.body.indices)
     static_ranges = all(
         modulus == 1 or (static(iterator.dom.min) == 0 and static(iterator.dom.extent))
-        for iterator, modulus in zip(iterators, moduli, strict=True)
+        for iterator, modulus in zip(block.iter_vars, moduli, strict=True)
     )
     return moduli if static_ranges and 1 < prod(moduli) <= _MAX_PARTS else None
 

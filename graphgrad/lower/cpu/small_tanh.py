@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -12,6 +11,7 @@ from tvm.ir import prim
 from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes
+from ...ops.legalize.elementwise import polynomial
 
 _TANH = tvm.ir.Op.get("tirx.tanh")
 
@@ -53,14 +53,6 @@ def _expanded(call: Any) -> Any:
     dtype = str(argument.ty)
     x = argument if isinstance(argument, Load | tvm.ir.Var) else tirx.Var("x", dtype)
     terms = _TERMS if dtype.startswith("float64") else _TERMS[:_FLOAT32_TERMS]
-    series = x * _polynomial(terms, x * x)
+    series = x * polynomial(terms, x * x)
     value = tirx.Select(tirx.abs(x) < tirx.const(_SMALL, dtype), series, tirx.tanh(x))
     return value if x.same_as(argument) else prim.Let(x, argument, value)
-
-
-def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """Σ cᵢ xⁱ, by Horner's scheme."""
-    *lower, total = (tirx.const(coefficient, str(x.ty)) for coefficient in coefficients)
-    for coefficient in reversed(lower):
-        total = total * x + coefficient
-    return total

@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_rewrite import replace_block, replace_statements
+from ...ir.kernel_rewrite import replace_realized, replace_statements
 from ...ir.kernel_structure import (
     Load,
     buffer_of,
@@ -27,7 +27,6 @@ from ...ir.kernel_structure import (
     stage_of,
     statements_of,
     static,
-    substitute_values,
     uses,
 )
 from ...ir.loops import block, loop, sequence
@@ -171,10 +170,6 @@ def _is_time_loop(loops: Sequence[Any], realize: Any) -> bool:
     )
 
 
-def _with_block(realize: Any, inner: SBlock) -> Any:
-    return SBlockRealize(realize.iter_values, realize.predicate, inner)
-
-
 def _around(loops: Sequence[Any], body: Any) -> Any:
     """The same loops around another statement."""
     for outer in reversed(loops):
@@ -237,27 +232,12 @@ def _scheduled_loop(
 ) -> tuple[Any, Hoisted]:
     """A loop over time whose step is scheduled, and what is to be computed in front of it."""
     parts, buffers = _parts(part.block)
-    # Passes of TVM overlook uses of what statements have in common (see `explicit_bindings`):
-    # what depends on the time reads it from memory, which they let alone.
-    dtype = str(part.time.ty)
-    time = tirx.decl_buffer((1,), dtype, "time", scope="local")
-    inside = tirx.Var(part.time.name, dtype)
     statements, left = _scheduled(parts, buffers, [*times, part.time], schedule)
     statements, hoisted = hoist_invariants(statements, part.time)
-    read = {part.time: tirx.BufferLoad(time, [0])}
-    body = sequence(
-        tirx.AllocBuffer(time),
-        tirx.BufferStore(time, inside, [0]),
-        *(substitute_values(statement, read) for statement in statements),
+    step = replace_realized(
+        part.loop.body, reads=[], writes=[], body=sequence(*statements), alloc_buffers=left
     )
-    iterator = part.block.iter_vars[0]
-    axis = tirx.IterVar(iterator.dom, inside, iterator.iter_type)
-    step = SBlock(
-        [axis], [], [], part.block.name_hint, body, alloc_buffers=left,
-        annotations=part.block.annotations,
-    )  # fmt: skip
-    realize = SBlockRealize([part.loop.loop_var], tirx.const(True, "bool"), step)
-    return loop(part.loop.loop_var, part.loop.extent, realize, start=part.loop.min), hoisted
+    return _around([part.loop], step), hoisted
 
 
 def _scheduled_run(
@@ -294,8 +274,7 @@ def _with_own_names(nests: Sequence[Any]) -> list[Any]:
         while name in taken:
             name += "_"
         taken.add(name)
-        inner = replace_block(realize.block, name_hint=name)
-        renamed.append(_around(loops, _with_block(realize, inner)))
+        renamed.append(_around(loops, replace_realized(realize, name_hint=name)))
     return renamed
 
 

@@ -151,7 +151,7 @@ def log1p(x: Any) -> Any:
     dtype = str(x.ty.dtype)
     s = x / (tirx.const(2, dtype) + x)
     terms = range(17 if dtype == "float64" else 8)
-    return tirx.const(2, dtype) * s * _polynomial([1 / (2 * n + 1) for n in terms], s * s)
+    return tirx.const(2, dtype) * s * polynomial([1 / (2 * n + 1) for n in terms], s * s)
 
 
 def expm1(x: Any) -> Any:
@@ -190,10 +190,10 @@ def _atanh(x: Any) -> Any:
     # Below it the omitted terms are less than 1e-8 of the result, in float64 than 1e-16.
     bound = tirx.const(0.25, dtype)
     terms = _ATANH_TERMS if dtype == "float64" else _ATANH_TERMS[:6]
-    return tirx.Select(tirx.abs(x) < bound, x * _polynomial(terms, x * x), tirx.atanh(x))
+    return tirx.Select(tirx.abs(x) < bound, x * polynomial(terms, x * x), tirx.atanh(x))
 
 
-def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
+def polynomial(coefficients: Sequence[float], x: Any) -> Any:
     """Σ cᵢ xⁱ, by Horner's scheme."""
     *lower, total = (tirx.const(coefficient, str(x.ty.dtype)) for coefficient in coefficients)
     for coefficient in reversed(lower):
