@@ -31,9 +31,9 @@ import numpy as np
 from contenders import BEFORE, COPY, LOOP_CONTENDERS
 from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say, some_of
 from loop_workloads import LANGUAGE_MODEL, LAYER, LAYER_NORM_CELL, LOOPS, SELECTIVE_SCAN, Loop
-from machine import facts, usable_cores, versions
+from machine import facts, machine_of, usable_cores, versions
 from process import Contender
-from rounds import Record
+from rounds import Record, figures_of
 from step import LOSS_TOLERANCE, OURS, check_compiler, check_contenders, tell
 from table import table
 from workload import Workload
@@ -162,14 +162,8 @@ def _figures(
     return {
         **first.get(name, contender.facts),
         **(seconds if name in first else {}),
-        "step_ms": 1e3 * record.median_seconds(),
         "memory": contender.memory,
-        "quiet": bool(record.quiet),
-        "turns_taken": len(record.turns),
-        "turns": [
-            {"load": turn.load, "step_ms": [1e3 * each for each in turn.seconds]}
-            for turn in record.counted
-        ],
+        **figures_of(record),
     }
 
 
@@ -234,7 +228,6 @@ def report(result: Mapping[str, Any]) -> str:
                 notes.append(f"{_title(entry)}: {contender} failed: {measured['error']}")
         if loud := [n for n, m in entry["contenders"].items() if not m.get("quiet", True)]:
             notes.append(f"{_title(entry)}: never alone: {', '.join(loud)}: NOT QUIET")
-    machine = result["machine"]
     return "\n".join(
         [
             table(HEADER, rows),
@@ -245,8 +238,7 @@ def report(result: Mapping[str, Any]) -> str:
             "MB: growth of resident memory since libraries were loaded, at most.",
             "first step: import, compilation and one step. again: in a second process, which "
             "finds what the first has compiled; the times and the memory are its.",
-            f"{machine['processor']}, {result['settings']['threads']} threads on "
-            f"{machine['cores']} cores, Python {machine['python']}",
+            machine_of(result),
         ]
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,15 @@ def facts() -> dict[str, Any]:
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str | None]:
     """Return the installed version of each package; None where it is missing."""
     return {package: _version(package) for package in packages}
+
+
+def machine_of(result: Mapping[str, Any]) -> str:
+    """Return in words which machine, and how much of it, a result is of."""
+    machine, threads = result["machine"], result["settings"]["threads"]
+    return (
+        f"{machine['processor']}, {threads} threads on {machine['cores']} cores, "
+        f"Python {machine['python']}"
+    )
 
 
 def usable_cores() -> int:

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,19 @@ class Record:
     def median_seconds(self) -> float:
         """Return the median over turns of the median step."""
         return statistics.median(statistics.median(turn.seconds) for turn in self.counted)
+
+
+def figures_of(record: Record) -> dict[str, Any]:
+    """Return what was measured of one contender, as `--json` prints it."""
+    return {
+        "step_ms": 1e3 * record.median_seconds(),
+        "quiet": bool(record.quiet),
+        "turns_taken": len(record.turns),
+        "turns": [
+            {"load": turn.load, "step_ms": [1e3 * each for each in turn.seconds]}
+            for turn in record.counted
+        ],
+    }
 
 
 def take_rounds(

@@ -29,9 +29,9 @@ from typing import Any
 
 from contenders import BEFORE, CONTENDERS, QUICK
 from field import Field, add_pace, chosen_pace, positive, say, some_of
-from machine import facts, usable_cores, versions
+from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
-from rounds import Record, Turn
+from rounds import Record, Turn, figures_of
 from specs import QUICK as QUICK_MODELS
 from specs import SPECS, AnySpec, write
 from table import table
@@ -132,15 +132,9 @@ def figures(contender: Stepping, record: Record, ours: float | None) -> dict[str
     seconds = record.median_seconds()
     return {
         **contender.facts,
-        "step_ms": 1e3 * seconds,
         "ratio_to_graphgrad": None if ours is None else seconds / ours,
         "memory": contender.memory,
-        "quiet": bool(record.quiet),
-        "turns_taken": len(record.turns),
-        "turns": [
-            {"load": turn.load, "step_ms": [1e3 * each for each in turn.seconds]}
-            for turn in record.counted
-        ],
+        **figures_of(record),
     }
 
 
@@ -158,7 +152,6 @@ def report(result: dict[str, Any]) -> str:
             includes[contender] = f"{contender}: {measured['includes']}"
             if not measured["quiet"]:
                 notes.append(f"{name}: {contender} never had the machine to itself: NOT QUIET")
-    machine = result["machine"]
     return "\n".join(
         [
             table(HEADER, rows),
@@ -169,8 +162,7 @@ def report(result: dict[str, Any]) -> str:
             "again: in a second process, which finds what the first has compiled.",
             "MB: growth of resident memory since libraries were loaded: highest, and at the end.",
             "turns: those that count, of those taken. load: cores that others kept busy, at most.",
-            f"{machine['processor']}, {result['settings']['threads']} threads on "
-            f"{machine['cores']} cores, Python {machine['python']}",
+            machine_of(result),
         ]
     )
 

@@ -20,7 +20,7 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
-def with_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+def make_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """A copy of a model in which the initializers of some names are inputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
