@@ -95,6 +95,19 @@ class Split:
         return loop(number, parts, nest, tirx.ForKind.PARALLEL)
 
 
+def has_lanes(nests: Sequence[Any], times: Sequence[Any]) -> bool:
+    """Whether a step has lanes, and what they share is little enough to be read by each thread.
+
+    Parameters
+    ----------
+    nests, times
+        As in `split_lanes`.
+    """
+    step = _Step(nests)
+    lanes = step.lanes()
+    return bool(lanes) and step.shared(lanes, times)[0] <= _MAX_SHARED_BYTES
+
+
 def split_lanes(nests: Sequence[Any], times: Sequence[Any]) -> Split | None:
     """The stages of a step over some of their lanes; None if that does not pay, or there are none.
 
@@ -207,7 +220,7 @@ class _Step:
         times : sequence of Var
         """
         whole = [lane.extent for lane in lanes]
-        shared, is_product = self._shared(lanes, times)
+        shared, is_product = self.shared(lanes, times)
         if shared > _MAX_SHARED_BYTES:
             return whole
         points = sum(map(_points, self.blocks))
@@ -220,7 +233,7 @@ class _Step:
             needed = ceil_div(needed, lengths[0])
         return lengths
 
-    def _shared(self, lanes: Sequence[_Lane], times: Sequence[Any]) -> tuple[int, bool]:
+    def shared(self, lanes: Sequence[_Lane], times: Sequence[Any]) -> tuple[int, bool]:
         """Bytes that all lanes read alike in each step, and whether they are multiplied by them."""
         shared: dict[Any, int] = {}
         is_product = False

@@ -7,8 +7,8 @@ again than to compute it where it is read.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,30 +71,37 @@ def sink_maps(
     movable : collection of Buffer
         What only the stages in front and the step access, and nothing else stores to.
     """
-    steps, left = list(step), list(front)
-    rows: list[Any] = []
-    unused: list[Any] = []
     stored = [s.buffer for nest in step for s in nodes_in(nest, tirx.BufferStore)]
-    stores = Counter(s.buffer for nest in [*front, *step] for s in nodes_in(nest, tirx.BufferStore))
+    stores = Counter(s.buffer for nest in front for s in nodes_in(nest, tirx.BufferStore))
+    readers = Counter(load.source for nest in front for load in nodes_in(nest, Load))
+    reads: dict[Any, list[Any]] = defaultdict(list)
+    for load in nodes_in(step, Load):
+        reads[load.source].append(load)
+    maps: list[Any] = []
+    left: list[Any] = []
+    rows: dict[Any, Any] = {}
+    # A map's readers come behind it, and may have been moved into the step.
     for nest in reversed(front):
+        left.insert(0, nest)
         stage = stage_of(nest)
         if stage is None or not _is_movable_map(nest, stage, movable, stored):
             continue
         buffer = stage.stores[0].buffer
-        if stores[buffer] > 1:  # the first row of a state is stored in front of the loop
+        # The first row of a state is stored in front of the loop, too.
+        if stores[buffer] > 1 or readers[buffer]:
             continue
-        others = [each for each in left if not each.same_as(nest)]
-        if any(is_among(buffer, map(buffer_of, nodes_in(each, Load))) for each in others):
-            continue
-        row = _row_read(buffer, steps, time)
+        row = _row_read(reads[buffer], time)
         if row is None:
             continue
         target = tirx.decl_buffer(list(buffer.shape)[1:], str(buffer.dtype), buffer.name)
-        steps = [_at_row(nest, row, target), *(_reading(each, buffer, target) for each in steps)]
-        left = others
-        rows.append(target)
-        unused.append(buffer)
-    return Sunk(steps, rows, left, unused)
+        rows[buffer] = target
+        maps.insert(0, _at_row(nest, row, target))
+        left.pop(0)
+        readers.subtract(load.source for load in nodes_in(nest, Load))
+        for load in nodes_in(maps[0], Load):
+            reads[load.source].append(load)
+    steps = [_reading(nest, rows) for nest in [*maps, *step]]
+    return Sunk(steps, list(rows.values()), left, list(rows))
 
 
 def _is_movable_map(
@@ -119,9 +126,8 @@ def _is_movable_map(
     )
 
 
-def _row_read(buffer: Any, step: Sequence[Any], time: Any) -> Any | None:
+def _row_read(loads: Sequence[Any], time: Any) -> Any | None:
     """The first index of all loads of a buffer in a step, which depends on the time alone."""
-    loads = [load for nest in step for load in nodes_in(nest, Load) if load.source.same_as(buffer)]
     if not loads:
         return None
     row = loads[0].indices[0]
@@ -153,12 +159,12 @@ def _at_row(nest: Any, row: Any, target: Any) -> Any:
     return result
 
 
-def _reading(nest: Any, buffer: Any, row: Any) -> Any:
-    """A stage that reads the row of a buffer instead of the buffer."""
+def _reading(nest: Any, rows: Mapping[Any, Any]) -> Any:
+    """A stage that reads the rows of buffers instead of these."""
 
     def load(node: Any) -> Any:
-        if not node.source.same_as(buffer):
+        if node.source not in rows:
             return node
-        return tirx.BufferLoad(row, list(node.indices)[1:])
+        return tirx.BufferLoad(rows[node.source], list(node.indices)[1:])
 
     return replace_nodes(nest, Load, load)

@@ -33,7 +33,7 @@ from ...ir.loops import block, loop, sequence
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.local_values import bind_local_values
 from .buffer_views import joined
-from .lanes import Split, split_lanes
+from .lanes import Split, has_lanes, split_lanes
 from .loop_invariants import Hoisted, hoist_invariants
 from .map import SMALL, SMALL_STEP
 from .rows import Inseparable, Rows, separate_rows
@@ -238,6 +238,8 @@ def _in_lanes(
     """A loop over time that is over lanes, and what became of the stages in front of it."""
     parts, buffers = _parts(part.block, [part.time])
     if len(parts) != 1 or not isinstance(parts[0], _Run):
+        return None
+    if not has_lanes(parts[0].nests, [part.time]):
         return None
     sunk = sink_maps(front, parts[0].nests, part.time, movable)
     split = split_lanes(sunk.step, [part.time])
