@@ -112,6 +112,10 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
     "onnxruntime's clip and some activations of a recurrent layer make a number of NaN": (
         lambda case, oracle: case.operator in _RECURRENT and _has_nan(case)
     ),
+    "onnxruntime's Shrink and ThresholdedRelu make 0 of NaN; graphgrad keeps it, as PyTorch's "
+    "hardshrink and threshold do": (
+        lambda case, oracle: case.operator in ("Shrink", "ThresholdedRelu") and _has_nan(case)
+    ),
     "onnxruntime's ArgMax and ArgMin pass over NaN; graphgrad takes the first NaN for the extreme, "
     "as numpy and PyTorch do": (
         lambda case, oracle: case.operator in ("ArgMax", "ArgMin") and _has_nan(case)
