@@ -98,12 +98,21 @@ def test_what_onnxruntime_computes_in_float32_is_compared_in_it():
     assert forward.judge([chosen]) == [forward.Judgment(forward.AGREES, "", forward.ONNXRUNTIME)]
 
 
-@pytest.mark.parametrize("key", [("", "Shrink", 9, 23), ("", "ThresholdedRelu", 10, 21)], ids=str)
-def test_nan_goes_through_thresholds_and_onnxruntime_is_not_followed(key):
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        (("", "Shrink", 9, 23), [np.nan, 2]),
+        (("", "ThresholdedRelu", 10, 21), [np.nan, 2]),
+        (("", "GlobalMaxPool", 7, 21), [[[np.nan, 2]]]),
+        (("com.microsoft", "FastGelu", 14, 14), [-5.0978]),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_a_disagreement_that_is_explained(key, values):
     peer("onnxruntime")
     from tests.frontend.operator_cases import forward
 
-    (judgment,) = forward.judge([_of_arrays(key, np.array([np.nan, 2.0], "float32"))])
+    (judgment,) = forward.judge([_of_arrays(key, np.array(values, "float32"))])
     assert judgment.status == forward.EXCLUDED
 
 
