@@ -209,9 +209,6 @@ counted of sorting. The time is that of the outputs and all gradients.
 
 Where derived gradients evaluate more:
 
-- softmax, log_softmax: sums and maxima of the forward kernel are passed in, the exponentials, which
-  are as large as the result, are computed again. The rule knows that the maximum that is subtracted
-  cancels; derived, its cotangent is computed, and its position.
 - max, max pooling: the position of the maximum, which the rule of max pooling keeps, is looked for
   again: the forward kernel does not compute it.
 - batch_norm: each gradient kernel computes x less its mean again.

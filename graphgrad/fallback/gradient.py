@@ -24,6 +24,7 @@ from .graph import (
     operations,
     outputs_of,
     sources,
+    stops_gradient,
 )
 from .guarded import Guarded
 from .kinds import map_stage
@@ -125,8 +126,10 @@ def _propagate(
     active, reading = active_stages(order, wanted, is_float)
     active |= wanted
     kept = wanted | set(parts)
-    # Tensors whose cotangents nobody gives or asks for: views among them are read through.
-    inside = {key for outputs in outputs_of_each for key in outputs} - kept
+    # Tensors whose cotangents nobody gives or asks for: views among them are read through. One that
+    # stops them must be seen.
+    stopping = {tensor_key(t) for op in order if stops_gradient(op) for t in outputs_of(op)}
+    inside = {key for outputs in outputs_of_each for key in outputs} - kept - stopping
     totals: dict[Key, te.Tensor] = {}
     # What reads a tensor comes before it here: all parts of its cotangent have arrived.
     for op, outputs in zip(reversed(order), reversed(outputs_of_each), strict=True):

@@ -45,6 +45,13 @@ does the same (see `stepwise`).
 RECOMPUTED = "graphgrad.recomputed"
 """Attribute of a scan: tensors of which it computes copies of its own."""
 
+STOP_GRADIENT = "graphgrad.stop_gradient"
+"""Attribute of a stage that passes no cotangent on, because no result depends on its value.
+
+Such is the maximum that a softmax subtracts in numerator and denominator, and the element by which
+a variance is shifted: they keep rounding errors small, and their derivatives cancel.
+"""
+
 
 def outputs_of(op: Operation) -> list[te.Tensor]:
     """The tensors that a stage computes."""
@@ -137,6 +144,18 @@ def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Opera
     ]
 
 
+def stop_gradient(tensor: te.Tensor) -> te.Tensor:
+    """A tensor of a compute stage that is marked with `STOP_GRADIENT`."""
+    op = tensor.op
+    attrs = {**dict(op.attrs.items()), STOP_GRADIENT: 1}
+    return compute_stage(op.name, op.tag, attrs, op.axis, op.body).output(tensor.value_index)
+
+
+def stops_gradient(op: Operation) -> bool:
+    """Whether a stage is marked as one that passes no cotangent on (see `STOP_GRADIENT`)."""
+    return isinstance(op, te.ComputeOp) and bool(op.attrs) and STOP_GRADIENT in op.attrs
+
+
 def active_stages(
     order: Sequence[Operation], wanted: Container[Key], is_float: Callable[[str], bool]
 ) -> tuple[set[Key], set[int]]:
@@ -153,6 +172,8 @@ def active_stages(
     active: set[Key] = set()
     stages: set[int] = set()
     for op in order:
+        if stops_gradient(op):
+            continue
         keys = map(tensor_key, sources(op))
         if any(key in active or key in wanted for key in keys):
             stages.add(identity(op))

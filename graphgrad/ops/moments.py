@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from ..fallback.graph import stop_gradient
 from ..ir.tensor import Tensor, type_shape
 from . import functional as op
 from .define import call_op, define_op
@@ -77,7 +78,8 @@ def _first(x: te.Tensor, axes: list[int]) -> te.Tensor:
     def element(*index: Any) -> Any:
         return x(*index).astype("float64") if exists else tirx.const(0, "float64")
 
-    return te.compute(shape, element, name="first")
+    # The moments do not depend on what is subtracted on the way.
+    return stop_gradient(te.compute(shape, element, name="first"))
 
 
 def _of_float64(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:

@@ -7,6 +7,7 @@ from tvm import te, tirx
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, MissingGradientError, NotDifferentiableError
+from graphgrad.fallback.graph import stop_gradient
 from graphgrad.fallback.walk import tensor_key
 from tests.fallback.interpreter import evaluate
 
@@ -74,6 +75,16 @@ def test_a_loop_that_cancels_in_an_index_is_not_left_in_the_gradient():
     by_x, by_w = evaluate(gg.te_gradient(y, [x, w], [head]), known)
     np.testing.assert_allclose(by_x, np.convolve(arrays[2], arrays[1]))
     np.testing.assert_allclose(by_w, np.correlate(arrays[0], arrays[2], "valid"))
+
+
+def test_a_stage_that_stops_gradients_passes_nothing_on():
+    x = placeholder("x", 3)
+    first = te.compute((1,), lambda i: x[i], name="first")  # a view, which is not read through
+    shift = stop_gradient(first)
+    result = te.compute((3,), lambda i: x[i] * shift[0], name="result")
+    gradient, of_shift = evaluate(gg.te_gradient(result, [x, shift]), [(x, X)])
+    np.testing.assert_array_equal(gradient, np.full(3, X[0]))
+    np.testing.assert_array_equal(of_shift, [X.sum()])
 
 
 def test_an_input_that_is_the_output_gets_its_head():

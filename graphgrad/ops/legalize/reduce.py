@@ -13,7 +13,9 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx, topi
+from tvm.ir import prim
 
+from ...fallback.graph import is_reduction, rewritten, stop_gradient
 from ...ir.calls import result_types
 from ..define import OPAQUE
 from ..extrema import larger, smaller
@@ -184,6 +186,25 @@ def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
     return te.compute(variance.shape, root, name="deviation")
 
 
+def _lower_softmax(op: str, function: Callable[[te.Tensor, int], te.Tensor]) -> None:
+    """Lower a softmax or its logarithm as TVM does; no cotangent goes to the maximum of a row."""
+
+    def unmoved(x: te.Tensor, axis: int) -> te.Tensor:
+        def change(stage: Any) -> list[te.Tensor] | None:
+            is_maximum = is_reduction(stage) and isinstance(
+                stage.body[0].combiner.result[0], prim.Max
+            )
+            return [stop_gradient(stage.output(0))] if is_maximum else None
+
+        (result,) = rewritten([function(x, axis)], change)
+        return result
+
+    @legalization(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        name = op.rpartition(".")[2]
+        return builder.call_te(unmoved, call.args[0], call.attrs.axis, primfunc_name_hint=name)
+
+
 @legalization("relax.median")
 def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a median: the lower one of two middle elements; along a single axis also its index.
@@ -220,6 +241,8 @@ _lower_position("relax.argmin", operator.lt, _infinity)
 _lower_statistic("relax.mean", mean_expression)
 _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)
+_lower_softmax("relax.nn.softmax", topi.nn.softmax)
+_lower_softmax("relax.nn.log_softmax", topi.nn.log_softmax)
 
 lower_half_in_float32(
     *("relax.collapse_sum_to", "relax.max", "relax.mean", "relax.min", "relax.prod", "relax.std"),
