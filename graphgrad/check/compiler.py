@@ -14,7 +14,8 @@ from ..autodiff.vjp import vjp
 from .compare import Arrays
 from .machine import Machine, UncompilableError
 from .parts import Part
-from .promote import promote_array, promote_to_float64
+from .promote import promote_to_float64
+from .promote_type import promote_array
 
 _TOGETHER = 8
 """How many different parts are compiled at a time."""
