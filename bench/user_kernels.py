@@ -2,10 +2,10 @@
 
     python bench/user_kernels.py [--json] [--kernels spline,sinkhorn] [--rounds 9]
 
-The kernels of `examples/kernels`, as tensor expressions and in TVMScript; nothing in graphgrad knows
-any of them. Value and gradients by all floats are compared with PyTorch's before anything is timed.
-Contenders take turns in rounds, the others stopped, and the ratio is the median over rounds, so that
-it holds on a machine that others use too.
+The kernels of `examples/kernels`, as tensor expressions and in TVMScript; nothing in graphgrad
+knows any of them. Value and gradients by all floats are compared with PyTorch's before anything is
+timed. Contenders take turns in rounds, the others stopped, and the ratio is the median over rounds,
+so that it holds on a machine that others use too.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def banded_attention(q: Tensor, k: Tensor, v: Tensor, radius: int) -> Tensor:
 
 
 def soft_argmin(left: Tensor, right: Tensor, disparities: int) -> Tensor:
-    windows = F.pad(right, (disparities - 1, 0)).unfold(2, disparities, 1).flip(-1)
+    windows = right.unfold(2, disparities, 1).flip(-1)
     cost = (left.unsqueeze(-1) - windows).abs().sum(0)
     return (-cost).softmax(-1) @ torch.arange(disparities, dtype=left.dtype)
 
@@ -66,12 +66,14 @@ def masked_distances(
     return distances.where(rows.unsqueeze(2) & columns.unsqueeze(1), 0)
 
 
-def deformable_window(image: Tensor, moves: Tensor, weight: Tensor, window: int) -> Tensor:
+def deformable_window(
+    image: Tensor, down: Tensor, right: Tensor, weight: Tensor, window: int
+) -> Tensor:
     channels, height, width = image.shape
-    tap = torch.arange(window * window)
-    down = moves[:, 0] + (torch.arange(height)[:, None] + (tap // window - window // 2)[:, None, None])
-    right = moves[:, 1] + (torch.arange(width) + (tap % window - window // 2)[:, None, None])
-    places = torch.stack([(2 * right + 1) / width - 1, (2 * down + 1) / height - 1], -1)
+    tap = torch.arange(window * window)[:, None, None]
+    row = down + (torch.arange(height)[:, None] + tap // window - window // 2)
+    column = right + (torch.arange(width) + tap % window - window // 2)
+    places = torch.stack([(2 * column + 1) / width - 1, (2 * row + 1) / height - 1], -1)
     flat = places.view(1, window * window * height, width, 2)
     taps = F.grid_sample(image[None], flat, align_corners=False)
     taps = taps.view(channels, window * window, height, width)
@@ -157,8 +159,6 @@ FUNCTIONS = {
 }
 
 
-
-
 def prepare(
     workload: Workload, threads: int, kernel: str, large: bool, compiled: bool = False
 ) -> Step:
@@ -171,7 +171,9 @@ def prepare(
 class Step:
     """A kernel's value and its gradients by all floats."""
 
-    def __init__(self, kernel: str, large: bool, compiled: bool, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self, kernel: str, large: bool, compiled: bool, dtype: torch.dtype = torch.float32
+    ):
         example, sizes = example_of(kernel, large)
         settings = {name: sizes[name] for name in example.settings}
         function = partial(FUNCTIONS[kernel], **settings)

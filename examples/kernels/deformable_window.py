@@ -15,22 +15,23 @@ def inputs(random, channels, height, width, window) -> Arrays:
     """An image, how far each tap is moved down and to the right, and the weights."""
     return {
         "image": random.standard_normal((channels, height, width)),
-        "moves": random.standard_normal((window * window, 2, height, width)),
+        "down": random.standard_normal((window * window, height, width)),
+        "right": random.standard_normal((window * window, height, width)),
         "weight": random.standard_normal((window * window, channels)),
     }
 
 
-def deformable_window(image, moves, weight, window):
+def deformable_window(image, down, right, weight, window):
     """The weighted sum of what the taps read; 0 outside of the image."""
     channels, height, width = image.shape
     t = te.reduce_axis((0, window * window), "t")
     y, x = (te.reduce_axis((0, 2), name) for name in "yx")
 
     def read(t, c, i, j):
-        down = moves[t, 0, i, j] + (i + t // window - window // 2)
-        right = moves[t, 1, i, j] + (j + t % window - window // 2)
-        r, s = te.floor(down) + y, te.floor(right) + x
-        share = (1.0 - te.abs(down - r)) * (1.0 - te.abs(right - s))
+        row = down[t, i, j] + (i + t // window - window // 2)
+        column = right[t, i, j] + (j + t % window - window // 2)
+        r, s = te.floor(row) + y, te.floor(column) + x
+        share = (1.0 - te.abs(row - r)) * (1.0 - te.abs(column - s))
         inside = te.all(r >= 0, r < height, s >= 0, s < width)
         pixel = image[c, r.astype("int32"), s.astype("int32")]
         return te.sum(te.if_then_else(inside, pixel * share, 0.0), axis=[y, x])
@@ -50,7 +51,8 @@ def script(channels, height, width, window):
     @T.prim_func(s_tir=True)
     def kernel(
         image: T.Buffer((channels, height, width), "float32"),
-        moves: T.Buffer((count, 2, height, width), "float32"),
+        down: T.Buffer((count, height, width), "float32"),
+        right: T.Buffer((count, height, width), "float32"),
         weight: T.Buffer((count, channels), "float32"),
         out: T.Buffer((channels, height, width), "float32"),
     ):
@@ -60,15 +62,15 @@ def script(channels, height, width, window):
                 vt, vc, vi, vj, vy, vx = T.axis.remap("SSSSRR", [t, c, i, j, y, x])
                 with T.init():
                     taps[vt, vc, vi, vj] = T.float32(0)
-                down: T.let = moves[vt, 0, vi, vj] + T.Cast("float32", vi + vt // window - half)
-                right: T.let = moves[vt, 1, vi, vj] + T.Cast("float32", vj + vt % window - half)
-                r: T.let = T.Cast("int32", T.floor(down)) + vy
-                s: T.let = T.Cast("int32", T.floor(right)) + vx
+                row: T.let = down[vt, vi, vj] + T.Cast("float32", vi + vt // window - half)
+                column: T.let = right[vt, vi, vj] + T.Cast("float32", vj + vt % window - half)
+                r: T.let = T.Cast("int32", T.floor(row)) + vy
+                s: T.let = T.Cast("int32", T.floor(column)) + vx
                 if r >= 0 and r < height and s >= 0 and s < width:
                     taps[vt, vc, vi, vj] = taps[vt, vc, vi, vj] + (
                         image[vc, r, s]
-                        * (1.0 - T.abs(down - T.Cast("float32", r)))
-                        * (1.0 - T.abs(right - T.Cast("float32", s)))
+                        * (1.0 - T.abs(row - T.Cast("float32", r)))
+                        * (1.0 - T.abs(column - T.Cast("float32", s)))
                     )
         for c, i, j, t in T.grid(channels, height, width, count):
             with T.sblock("window"):

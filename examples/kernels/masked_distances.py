@@ -61,9 +61,7 @@ def script(batch, points, others, dimensions):
                     out[vb, vi, vj] = T.float32(0)
                 if vi < x_count[vb] and vj < y_count[vb]:
                     difference: T.let = (x[vb, vi, vk] - y[vb, vj, vk]) * scale[vk]
-                    out[vb, vi, vj] = (
-                        out[vb, vi, vj] + T.sqrt(difference * difference + 1.0) - 1.0
-                    )
+                    out[vb, vi, vj] = out[vb, vi, vj] + T.sqrt(difference * difference + 1.0) - 1.0
 
     return kernel
 

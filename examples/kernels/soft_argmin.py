@@ -11,9 +11,11 @@ from tvm.script import tirx as T
 
 
 def inputs(random, channels, height, width, disparities) -> Arrays:
-    """Features of the left and of the right image."""
-    del disparities
-    return {side: random.standard_normal((channels, height, width)) for side in ("left", "right")}
+    """Features of the left image, and of the right one, which shows more to the left."""
+    return {
+        "left": random.standard_normal((channels, height, width)),
+        "right": random.standard_normal((channels, height, width + disparities - 1)),
+    }
 
 
 def soft_argmin(left, right, disparities):
@@ -23,16 +25,10 @@ def soft_argmin(left, right, disparities):
     c = te.reduce_axis((0, channels), "c")
     d, e, f = (te.reduce_axis((0, disparities), name) for name in "def")
 
-    # With a border of zeros, so that the sum below needs no condition.
     border = disparities - 1
-    padded = te.compute(
-        (channels, height, width + border),
-        lambda c, i, j: te.if_then_else(j >= border, right[c, i, j - border], 0.0),
-        name="padded",
-    )
     cost = te.compute(
         (disparities, *pixels),
-        lambda d, i, j: te.sum(te.abs(left[c, i, j] - padded[c, i, j + border - d]), axis=c),
+        lambda d, i, j: te.sum(te.abs(left[c, i, j] - right[c, i, j + border - d]), axis=c),
         name="cost",
     )
     least = te.compute(pixels, lambda i, j: te.min(cost[d, i, j], axis=d), name="least")
@@ -53,27 +49,20 @@ def script(channels, height, width, disparities):
     @T.prim_func(s_tir=True)
     def kernel(
         left: T.Buffer((channels, height, width), "float32"),
-        right: T.Buffer((channels, height, width), "float32"),
+        right: T.Buffer((channels, height, width + border), "float32"),
         out: T.Buffer((height, width), "float32"),
     ):
-        padded = T.sblock_alloc_buffer((channels, height, width + border), "float32")
         cost = T.sblock_alloc_buffer((disparities, height, width), "float32")
         least = T.sblock_alloc_buffer((height, width), "float32")
         total = T.sblock_alloc_buffer((height, width), "float32")
         moment = T.sblock_alloc_buffer((height, width), "float32")
-        for c, i, j in T.grid(channels, height, width + border):
-            with T.sblock("padded"):
-                vc, vi, vj = T.axis.remap("SSS", [c, i, j])
-                padded[vc, vi, vj] = T.if_then_else(
-                    vj >= border, right[vc, vi, vj - border], T.float32(0)
-                )
         for d, i, j, c in T.grid(disparities, height, width, channels):
             with T.sblock("cost"):
                 vd, vi, vj, vc = T.axis.remap("SSSR", [d, i, j, c])
                 with T.init():
                     cost[vd, vi, vj] = T.float32(0)
                 cost[vd, vi, vj] = cost[vd, vi, vj] + T.abs(
-                    left[vc, vi, vj] - padded[vc, vi, vj + border - vd]
+                    left[vc, vi, vj] - right[vc, vi, vj + border - vd]
                 )
         for i, j, d in T.grid(height, width, disparities):
             with T.sblock("least"):

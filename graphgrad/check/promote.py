@@ -4,9 +4,9 @@ Every float16, bfloat16 and float32 becomes float64: parameters, constants, the 
 the attributes that name a dtype. A cast to a lower float becomes a cast to float64, so the promoted
 function is the mathematics that the model means, without its rounding.
 
-A kernel is promoted by its expressions, or by its loops. What has its dtype built in (a kernel with
-constants that were rounded, a packed function, an op that takes no float64) is left as it is, between
-casts, and reported: a gradient behind it is checked in float32.
+A kernel is promoted by its expressions, or by its loops. What has its dtype built in (a kernel
+with constants that were rounded, a packed function, an op that takes no float64) is left as it is,
+between casts, and reported: a gradient behind it is checked in float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax

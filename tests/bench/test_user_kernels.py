@@ -40,7 +40,9 @@ def test_value_and_gradients_are_those_of_torch(kernel, form, expected):
     example, sizes = example_of(kernel, large=False)
     mod, obstacles = promote_to_float64(example.module(form, sizes))
     assert obstacles == []
-    arrays = [a.astype("float64") if a.dtype.kind == "f" else a for a in example.arrays(sizes).values()]
+    arrays = [
+        a.astype("float64") if a.dtype.kind == "f" else a for a in example.arrays(sizes).values()
+    ]
     head = cotangent(value.shape).astype("float64")
     found = run(gg.vjp(mod), "main_vjp", *arrays, head)
     for ours, theirs in zip(found, [value, *gradients], strict=True):

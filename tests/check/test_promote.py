@@ -198,7 +198,9 @@ def times_a_rounded_constant(x):
 
 
 def test_kernel_with_rounded_constants_stays_and_is_reported():
-    mod, obstacles = promote_to_float64(kernel_module(times_a_rounded_constant, ((2, 3), "float32")))
+    mod, obstacles = promote_to_float64(
+        kernel_module(times_a_rounded_constant, ((2, 3), "float32"))
+    )
     (obstacle,) = obstacles
     assert "call_tir(times_a_rounded_constant" in obstacle
     assert "dtypes of its buffers" in obstacle

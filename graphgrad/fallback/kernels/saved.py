@@ -167,4 +167,5 @@ def _work(op: Operation) -> int:
 
 
 def elements(tensor: Any) -> int:
+    """How many elements a tensor has; symbolic extents are taken for typical."""
     return loop_points(element_axes(tensor.shape))

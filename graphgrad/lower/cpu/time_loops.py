@@ -34,6 +34,8 @@ from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.local_values import bind_local_values, restate_regions
 from .buffer_views import BufferView, joined
 from .loop_invariants import Hoisted, hoist_invariants
+from .map import SMALL, SMALL_STEP
+from .parallel_loops import parallelize_loops
 
 ScheduleKernel = Callable[[tirx.PrimFunc, bool], tirx.PrimFunc]
 """Schedules a kernel that is made of stages; the second argument says whether a loop repeats it."""
@@ -95,7 +97,7 @@ def schedule_time_loops(
 ) -> tirx.PrimFunc | None:
     """A kernel in which runs of stages are scheduled, in loops over time and around them.
 
-    None if it has no stages.
+    What is no stage runs in parallel where it may. None if there are no blocks.
 
     Parameters
     ----------
@@ -110,8 +112,11 @@ def schedule_time_loops(
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
+    if not nodes_in(root.block.body, SBlock):  # the only block of a kernel is its root
+        changed = parallelize_loops(root, SMALL)
+        return None if changed.same_as(root) else func.with_body(changed)
     parts, buffers = _parts(root.block)
-    if all(isinstance(part, _Other) for part in parts):
+    if not parts:
         return None
     statements, left = _scheduled(parts, buffers, [], schedule)
     return func.with_body(replace_statements(root, statements, left))
@@ -213,7 +218,7 @@ def _scheduled(
             left += hoisted.buffers
             statements += hoisted.statements
         else:
-            statement = part.statement
+            statement = parallelize_loops(part.statement, SMALL_STEP if times else SMALL)
         statements.append(statement)
     return statements, left
 

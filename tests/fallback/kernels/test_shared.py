@@ -41,7 +41,10 @@ def test_one_gradient_shares_nothing():
 
 
 def test_a_cotangent_that_takes_sums_is_shared():
-    x, y = (te.placeholder((4, 8), "float64", name="x"), te.placeholder((8, 6), "float64", name="y"))
+    x, y = (
+        te.placeholder((4, 8), "float64", name="x"),
+        te.placeholder((8, 6), "float64", name="y"),
+    )
     gradients = gg.te_gradient(topi.nn.softmax(topi.matmul(x, y)), [x, y])
     # Of the scores, from which both gradients are products with the other factor.
     stage = shared_stages(gradients)[-1]
