@@ -1,5 +1,6 @@
 """The kernels of examples/kernels: each form, value and gradients, against PyTorch in float64."""
 
+import re
 import subprocess
 import sys
 
@@ -79,3 +80,9 @@ def test_ratios_are_paired_by_round():
     ours = Record(rules, [Turn([s], 0.0) for s in (1.0, 10.0, 2.0)])
     theirs = Record(rules, [Turn([s], 0.0) for s in (2.0, 20.0, 2.0)])
     assert user_kernels.paired(ours, theirs) == 0.5
+
+
+def test_the_example_of_the_page_runs():
+    page = (FOLDER.parents[1] / "docs" / "user-kernels.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "user-kernels.md", "exec"), {})
