@@ -193,6 +193,14 @@ def test_kernel_in_tvmscript_is_checked_in_float64():
     assert "in float64" in told and "float32" not in told
 
 
+def test_kernels_of_several_parts_are_checked_together():
+    def build(builder, x):
+        y = builder.emit(gg.call_te(tvm.topi.exp, x))
+        return builder.emit(gg.call_te(tvm.topi.tanh, y))
+
+    assert "in float64" in str(gg.check_grads(function(build, ((2, 3), "float32"))))
+
+
 def times_a_rounded_constant(x):
     return tvm.topi.multiply(x, tvm.tirx.const(float(np.float32(0.1)), "float32"))
 
