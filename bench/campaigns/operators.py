@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
 
+import ml_dtypes
 import numpy as np
 import onnx
 import tvm
@@ -202,9 +203,13 @@ def _compare_gradients(subject: _Subject, expected: Expected, rng: np.random.Gen
         if gradient.shape != like.shape or gradient.dtype != like.dtype:
             raise Disagreement(f"{subject.case.operator} gradient: type of {name}")
     model = in_float64(_model_of_inputs(subject))
-    rtol = max(TOLERANCES[str(array.dtype)] for array in [*subject.point.values(), *outputs])
-    # A gradient that cancels is rounding errors of what it is the sum of.
-    least = max(1e-2, *(0.05 * float(np.abs(wide(g)).max(initial=0)) for g in ours))
+    dtypes = {str(array.dtype) for array in [*subject.point.values(), *outputs]}
+    rtol = max(TOLERANCES[dtype] for dtype in dtypes)
+    epsilon = max(float(ml_dtypes.finfo(dtype).eps) for dtype in dtypes)
+    # A gradient that cancels is rounding errors of what it is the sum of: cotangents up to 1, and
+    # what other gradients are of.
+    largest = max(float(np.abs(wide(gradient)).max(initial=0)) for gradient in ours)
+    least = max(1e-2, epsilon / rtol, 0.25 * largest)
     theirs = _by_onnx_ad(model, subject, point, [wide(ct) for ct in cotangents])
     if theirs is not None and all(map(partial(_are_close, rtol, least), ours, theirs)):
         return "onnx-ad"

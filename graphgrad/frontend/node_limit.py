@@ -2,7 +2,8 @@
 
 Functions that call others twice double the nodes with each level, and loops that are written out
 multiply those of their bodies. What that would give is counted first, and nothing is written out
-above the limit. Nodes that a file lists one by one are never refused.
+above the limit; nor is a file read on that lists more. A node counts once for each of its outputs,
+because a part of a Split is as much work as a node.
 """
 
 from __future__ import annotations
@@ -55,7 +56,12 @@ def refuse_many_nodes(nodes: int, work: str) -> None:
 
 def nodes_in(graph: onnx.GraphProto) -> int:
     """The number of nodes of a graph, with those of the graphs inside it."""
-    return sum(1 + sum(map(nodes_in, subgraphs(node))) for node in graph.node)
+    return sum(count(node) + sum(map(nodes_in, subgraphs(node))) for node in graph.node)
+
+
+def count(node: onnx.NodeProto) -> int:
+    """How many nodes a node counts for, without the graphs inside it."""
+    return max(1, len(node.output))
 
 
 def nodes_when_inlined(proto: onnx.ModelProto, kept: Iterable[Function]) -> int:
@@ -106,7 +112,7 @@ def _called(nodes: Iterable[onnx.NodeProto]) -> set[Function]:
 def _inlined_size(nodes: Iterable[onnx.NodeProto], sizes: dict[Function, int]) -> int:
     """The number of nodes that some nodes become, given those that functions become."""
     return sum(
-        sizes.get((node.domain, node.op_type), 1)
+        sizes.get((node.domain, node.op_type), count(node))
         + sum(_inlined_size(graph.node, sizes) for graph in subgraphs(node))
         for node in nodes
     )

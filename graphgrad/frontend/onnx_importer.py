@@ -28,7 +28,7 @@ from ..tvm_fixes.hooks import begin_block, end_block
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
-from .node_limit import nodes_in, refuse_many_nodes
+from .node_limit import count, nodes_in, refuse_many_nodes
 from .onnx_graph import STANDARD_DOMAINS, all_nodes, opset
 from .onnx_sequences import element_name
 from .origins import Origins
@@ -175,7 +175,7 @@ class _Importer:
 
     def _translate_nodes(self, graph: onnx.GraphProto) -> None:
         """Translate node by node, and note which bindings each node made."""
-        self._translations += len(graph.node)
+        self._translations += sum(map(count, graph.node))
         # Of loops inside loops that are written out, each by itself may be within the limit.
         refuse_many_nodes(self._translations - self._listed, "writing out loops")
         for node in graph.node:

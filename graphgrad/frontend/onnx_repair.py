@@ -10,7 +10,7 @@ import onnx.inliner
 
 from ..errors import ModelError
 from .constant_weights import lift_constant_weights
-from .node_limit import nodes_when_inlined, refuse_many_nodes
+from .node_limit import nodes_in, nodes_when_inlined, refuse_many_nodes
 from .onnx_constants import densify
 from .onnx_graph import all_nodes, opset, output_names, readers
 from .onnx_importer import Converters, is_supported
@@ -46,6 +46,7 @@ def repair(
     """
     # Functions are written out first: only then do all nodes and all readers of weights exist.
     proto = load(path_or_proto)
+    refuse_many_nodes(nodes_in(proto.graph), "what the file lists")
     notes = _inline_functions(proto, custom)
     notes += expand_standard_functions(proto, custom)
     _name_nodes(proto.graph)

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from ..errors import ArgumentError, MissingGradientError
+from ..errors import ArgumentError
 from ..fallback.graph import listed, operations, rewritten
 from ..fallback.kernels.expressions import expressions_of
 from ..fallback.kernels.extents import rename_extent
@@ -42,11 +42,13 @@ class Composition:
     ----------
     values : dict
         From variables, and constants of more than one element.
+    kernels : dict
+        From global variables to the functions that may be called.
     """
 
     def __init__(self, module: tvm.IRModule, dtype: str):
         self.values: dict[Any, Value] = {}
-        self._module = module
+        self.kernels: dict[Any, Any] = dict(module.functions)
         self._dtype = dtype
         self._inside: dict[int, Any] = {}
         self._outside: dict[int, Any] = {}
@@ -114,13 +116,16 @@ class Composition:
             if legalize is None:
                 return self._compose_kernel(call)
             with StageBuilder(self) as builder:
-                return builder.value(legalize(builder, builder.normalize(call)))
-        except (ArgumentError, MissingGradientError) as error:
+                value = builder.value(legalize(builder, builder.normalize(call)))
+        except Exception as error:  # lowerings of TVM raise errors of any type
             raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
+        # A split into one part is a tensor, where its expressions are a list.
+        is_listed = isinstance(value, list) and not isinstance(call.ty, relax.TupleType)
+        return value[0] if is_listed else value
 
     def _compose_kernel(self, call: Any) -> Value:
         """The tensor expressions of the kernel that is called."""
-        func = self._module[call.args[0]]
+        func = self.kernels[call.args[0]]
         result = call.ty_args[0]
         has_several_results = isinstance(result, relax.TupleType)
         if any(isinstance(extent, tvm.ir.Var) for p in func.params for extent in p.shape):
@@ -174,6 +179,12 @@ class StageBuilder:
             var, value = relax.Var("stages", relax.TupleType(types)), tensors
         self._composition.values[var] = value
         return var
+
+    def add_func(self, func: Any, name: str) -> Any:
+        """The variable of a kernel that a legalization has written, and then calls."""
+        variable = self._builder.add_func(func, name)
+        self._composition.kernels[variable] = self._builder.get()[variable]
+        return variable
 
     def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
         """The variable of `call_te`: a stage needs no binding of its own."""

@@ -26,6 +26,10 @@ from ..ir.tensor import (
     same_shape,
 )
 
+MANY_TENSORS = 64
+"""Tensors that are joined, or that one is cut into, at a time: a kernel of many takes long to
+compile."""
+
 
 def _lift(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of ``relax.op`` emit its call and return a `Tensor`."""
@@ -81,7 +85,6 @@ sinh = _lift(relax.op.sinh)
 slice_scatter = _lift(relax.op.slice_scatter)
 softmax = _lift(relax.op.nn.softmax)
 softplus = _lift(relax.op.nn.softplus)
-split = _lift(relax.op.split)
 sqrt = _lift(relax.op.sqrt)
 strided_slice = _lift(relax.op.strided_slice)
 take = _lift(relax.op.take)
@@ -186,6 +189,28 @@ def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     """Join tensors along an axis."""
     return tensors[0].emitter.emit(relax.op.concat([t.expr for t in tensors], axis=axis))
+
+
+def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int) -> list[Tensor]:
+    """Cut a tensor along an axis: at the indices given, or into so many equal parts.
+
+    Many parts are cut from parts, because what TVM does with a tuple takes the square of the time.
+    """
+    if isinstance(indices_or_sections, int):
+        count, extent = indices_or_sections, x.shape[axis]
+        if count <= MANY_TENSORS or not isinstance(extent, int) or not extent or extent % count:
+            return x.emitter.emit(relax.op.split(x.expr, count, axis=axis))
+        indices_or_sections = range(extent // count, extent, extent // count)
+    if len(indices_or_sections) < MANY_TENSORS:
+        return x.emitter.emit(relax.op.split(x.expr, list(indices_or_sections), axis=axis))
+    starts = [0, *indices_or_sections]
+    firsts = starts[::MANY_TENSORS]
+    result = []
+    for number, part in enumerate(split(x, firsts[1:], axis)):
+        inner = starts[number * MANY_TENSORS : (number + 1) * MANY_TENSORS]
+        offsets = [start - inner[0] for start in inner[1:]]
+        result += split(part, offsets, axis) if offsets else [part]
+    return result
 
 
 def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = False) -> Tensor:

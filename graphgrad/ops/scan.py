@@ -18,6 +18,7 @@ from ..fallback.gradient import filled
 from ..fallback.graph import listed, operations
 from ..fallback.indices.linear_system import Axis
 from ..fallback.kernels.expressions import kernel_of
+from ..fallback.kernels.extents import rename_extent
 from ..fallback.kinds import map_stage
 from ..fallback.scans.checkpoints import as_single_row, row_of
 from ..fallback.scans.stacks import Stacking
@@ -25,6 +26,9 @@ from ..ir.tensor import Dimension, Emitter, Tensor, dimension_text, same_dimensi
 from . import functional as op
 from .composed import Composition, variables_read_by
 from .step import Step, Tree, leaves_of, like, trace_step
+
+_EXTENTS = "int32"
+"""The dtype of extents: what te.scan makes for its dimensions are variables of it."""
 
 
 def scan(
@@ -129,8 +133,7 @@ def _states(target: Emitter, step: Step, steps: Dimension, separate: Sequence[An
     outside = dict.fromkeys(operand for operand in [*operands, *separate] if operand not in local)
     # A constant of one element is a number in the kernel.
     read = [value for value in outside if isinstance(value, relax.Var) or type_shape(value.ty)]
-    # What te.scan makes for its dimensions are int32 variables, whatever the extents are.
-    composition = Composition(target.builder.get(), "int32")
+    composition = Composition(target.builder.get(), _EXTENTS)
     start, rows, _ = placeholders = [
         [composition.placeholder(value) for value in values]
         for values in (step.start, step.rows, read)
@@ -191,7 +194,12 @@ def _recurrence(
 
 def _state(tensor: te.Tensor, count: Any) -> te.Tensor:
     """The placeholder that te.scan takes for a state, with a row before the first step."""
-    return te.placeholder((count + 1, *tensor.shape), str(tensor.dtype), name="state")
+    return te.placeholder((count + 1, *_extents(tensor)), str(tensor.dtype), name="state")
+
+
+def _extents(tensor: te.Tensor) -> list[Any]:
+    """The extents of a tensor in the dtype of a loop's; those of some lowerings are int64."""
+    return [rename_extent(extent, _EXTENTS, lambda var: var) for extent in tensor.shape]
 
 
 def _later(tensor: te.Tensor) -> te.Tensor:
@@ -205,7 +213,8 @@ def _later(tensor: te.Tensor) -> te.Tensor:
     def body(t: Any, *indices: Any) -> Any:
         return tirx.if_then_else(t > 0, tensor(t - 1, *indices), zero)
 
-    return map_stage((tensor.shape[0] + 1, *tensor.shape[1:]), body, name="next")
+    steps, *extents = _extents(tensor)
+    return map_stage((steps + 1, *extents), body, name="next")
 
 
 def _expressions(tree: Tree) -> Tree:

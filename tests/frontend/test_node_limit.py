@@ -79,10 +79,32 @@ def test_the_limit_can_be_changed(monkeypatch):
         from_onnx(doubling(4))
 
 
-def test_nodes_that_are_listed_are_not_refused(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "2")
+def test_nodes_that_are_listed_count_too(monkeypatch):
     nodes = [node("Neg", a, b) for a, b in (("x", "p"), ("p", "q"), ("q", "y"))]
-    assert from_onnx(model_of(nodes, {"x": [3]}, {"y": [3]})).inputs == ["x"]
+    proto = model_of(nodes, {"x": [3]}, {"y": [3]})
+    monkeypatch.setenv(VARIABLE, "2")
+    with pytest.raises(ModelError, match=f"lists makes 3 nodes.*{VARIABLE}"):
+        from_onnx(proto)
+    monkeypatch.setenv(VARIABLE, "3")
+    assert from_onnx(proto).inputs == ["x"]
+
+
+@pytest.mark.parametrize("in_a_function", [False, True])
+def test_each_part_of_a_split_counts(monkeypatch, in_a_function):
+    parts = [f"p{i}" for i in range(9)]
+    split = helper.make_node("Split", ["x"], parts, axis=0)
+    proto = model_of([split, helper.make_node("Max", parts, ["y"])], {"x": [9]}, {"y": [1]})
+    if in_a_function:
+        body = list(proto.graph.node)
+        proto.functions.append(helper.make_function("f", "F", ["x"], ["y"], body, OPSETS))
+        del proto.graph.node[:]
+        proto.graph.node.append(node("F", "x", "y"))
+        proto.opset_import.append(OPSETS[1])
+    monkeypatch.setenv(VARIABLE, "9")
+    with pytest.raises(ModelError, match="makes 10 nodes"):
+        from_onnx(proto)
+    monkeypatch.setenv(VARIABLE, "10")
+    assert from_onnx(proto).inputs == ["x"]
 
 
 def test_functions_that_call_themselves_are_refused():

@@ -4,6 +4,8 @@
 each operator.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,3 +78,45 @@ def test_a_wrong_result_is_seen(monkeypatch):
     (judgment,) = forward.judge([chosen])
     assert judgment.status == forward.WRONG
     assert "expected" in judgment.reason
+
+
+@pytest.mark.parametrize("value", [1e300, 1e-300])
+def test_a_case_beyond_float32_is_not_judged_in_it(value):
+    peer("onnxruntime")
+    from tests.frontend.operator_cases import forward
+
+    chosen = _of_arrays(("", "Softsign", 7, 21), np.array([value, -value, 0.5]))
+    assert forward.expect(chosen).oracle == forward.REFERENCE
+    assert forward.judge([chosen]) == [forward.Judgment(forward.AGREES, "", forward.REFERENCE)]
+
+
+def test_what_onnxruntime_computes_in_float32_is_compared_in_it():
+    peer("onnxruntime")
+    from tests.frontend.operator_cases import forward
+
+    chosen = _of_arrays(("", "Shrink", 9, 23), np.array([1 / 3, -2 / 3, 7 / 3]))
+    assert forward.judge([chosen]) == [forward.Judgment(forward.AGREES, "", forward.ONNXRUNTIME)]
+
+
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        (("", "Shrink", 9, 23), [np.nan, 2]),
+        (("", "ThresholdedRelu", 10, 21), [np.nan, 2]),
+        (("", "GlobalMaxPool", 7, 21), [[[np.nan, 2]]]),
+        (("com.microsoft", "FastGelu", 14, 14), [-5.0978]),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_a_disagreement_that_is_explained(key, values):
+    peer("onnxruntime")
+    from tests.frontend.operator_cases import forward
+
+    (judgment,) = forward.judge([_of_arrays(key, np.array(values, "float32"))])
+    assert judgment.status == forward.EXCLUDED
+
+
+def _of_arrays(key, *arrays):
+    """A case of an operator with the arrays given."""
+    chosen = case(0, 0, *key)
+    return replace(chosen, drawn=replace(chosen.drawn, inputs=list(arrays), extra={}))

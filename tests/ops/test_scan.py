@@ -3,7 +3,10 @@ import pytest
 from tvm import relax, te, tirx
 
 import graphgrad as gg
+from graphgrad.check import samples
 from graphgrad.ir.tensor import Emitter
+from graphgrad.registry.rule import all_rules
+from graphgrad.registry.sample import TensorArgument
 from tests import unknown_ops
 from tests.differences import assert_gradients
 from tests.running import F64, function, run
@@ -376,3 +379,89 @@ def test_there_must_be_a_function_to_write_into():
     h = relax.Var("h", relax.TensorType((2,), F64))
     with pytest.raises(gg.ArgumentError, match="writes into a BlockBuilder"):
         gg.scan(lambda h, _: (h, None), h, None, length=2)
+
+
+WITH_LONG_EXTENTS = {
+    "conv1d": lambda x: op.nn.conv1d(x, op.multiply(x, x), padding=2),
+    "cumsum": lambda x: op.cumsum(x, axis=1),
+    "pad": lambda x: op.nn.pad(x, [0, 0, 1, 0, 2, 1], "reflect"),
+    "pixel_shuffle": lambda x: op.nn.pixel_shuffle(op.reshape(x, (1, 4, 1, 3)), 2),
+    "repeat": lambda x: op.repeat(x, 2, 1),
+    "tile": lambda x: op.tile(x, [2, 1, 2]),
+}
+"""Ops whose lowerings make extents of int64."""
+
+
+@pytest.mark.parametrize("name", WITH_LONG_EXTENTS)
+def test_ops_with_long_extents(name):
+    """What they compute is the carry, and stacked; it is that of steps written out."""
+    call = WITH_LONG_EXTENTS[name]
+    steps, shape = 3, (2, 2, 3)
+    whole = function(lambda b, x: b.emit(call(x)), (shape, F64))["main"]
+    result = [int(extent) for extent in whole.ret_ty.shape]
+
+    def looped(builder, x, h):
+        def step(h, x):
+            y = relax.BlockBuilder.current().emit(call(x))
+            return op.add(op.tanh(h), y), [y, h]
+
+        last, ys = gg.scan(step, h, x)
+        return builder.emit(relax.Tuple([last, *ys]))
+
+    def written_out(builder, x, h):
+        rows, carries = [], []
+        for t in range(steps):
+            row = builder.emit(op.strided_slice(x, [0], [t], [t + 1]))
+            rows.append(builder.emit(call(builder.emit(op.reshape(row, shape)))))
+            carries.append(h)
+            h = builder.emit(op.add(op.tanh(h), rows[-1]))
+        return builder.emit(relax.Tuple([h, op.stack(rows), op.stack(carries)]))
+
+    kinds = types((steps, *shape), result)
+    given = arrays((steps, *shape), result)
+    ours = assert_gradients(function(looped, *kinds), *given)
+    for a, b in zip(ours, run(function(written_out, *kinds), "main", *given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def tensors_of(argument):
+    if isinstance(argument, TensorArgument):
+        yield argument
+    elif isinstance(argument, list):
+        for item in argument:
+            yield from tensors_of(item)
+
+
+def samples_of_all_ops():
+    """Yield ops and samples of known extents: the first and the last of each op."""
+    for rule in all_rules():
+        known = []
+        for sample in rule.samples:
+            extents = [d for t in tensors_of(list(sample.arguments)) for d in t.shape]
+            if extents and not any(isinstance(extent, str) for extent in extents):
+                known.append(pytest.param(rule.op, sample, id=f"{rule.op}-{sample}"))
+        yield from [*known[:1], *known[1:][-1:]]
+
+
+@pytest.mark.parametrize("name, sample", list(samples_of_all_ops()))
+def test_every_op_is_part_of_a_loop_or_refused(name, sample):
+    """By its name: an error of TVM's would say nothing of the loop."""
+
+    def filled(argument, rows):
+        if isinstance(argument, list):
+            return [filled(item, rows) for item in argument]
+        return next(rows) if isinstance(argument, TensorArgument) else argument
+
+    def step(_, rows):
+        builder, arguments = relax.BlockBuilder.current(), list(sample.arguments)
+        y = builder.emit(samples._call(name, filled(arguments, iter(rows)), sample))
+        if isinstance(y.ty, relax.TupleType):
+            return None, [builder.emit(relax.TupleGetItem(y, i)) for i in range(len(y.ty.fields))]
+        return None, [y]
+
+    tensors = tensors_of(list(sample.arguments))
+    kinds = [((2, *t.shape), F64 if t.dtype == "float" else t.dtype) for t in tensors]
+    try:
+        function(lambda b, *xs: b.emit(relax.Tuple(gg.scan(step, None, list(xs))[1])), *kinds)
+    except gg.errors.ArgumentError as error:
+        assert name in str(error)

@@ -76,6 +76,9 @@ class Combiner:
             operands = {identity(self.left[group[0]]), identity(self.right[group[0]])}
             if single and {identity(result.a), identity(result.b)} == operands:
                 return single
+            extremum = _extremum_with_nan(result, operands)
+            if extremum:
+                return extremum
         return Combination.OTHER if self.choice(group) is None else Combination.CHOICE
 
     def choice(self, group: Sequence[int]) -> Guard | None:
@@ -123,3 +126,44 @@ class Combiner:
         if [identity(if_false), identity(if_true)] == sides:
             return condition, False
         return None
+
+
+def _extremum_with_nan(result: Expr, operands: set[int]) -> Combination | None:
+    """The extremum that an expression is, if that is NaN where an operand is; None if it is none.
+
+    Such as ``a > b ? a : (b >= a ? b : a + b)``: where both comparisons fail, one is NaN.
+
+    Parameters
+    ----------
+    result : Expr
+    operands : set of int
+        The identities of both.
+    """
+    outer = choice_of(result)
+    inner = None if outer is None else choice_of(outer[2])
+    if outer is None or inner is None or not isinstance(inner[2], prim.Add):
+        return None
+    if {identity(inner[2].a), identity(inner[2].b)} != operands:
+        return None
+    # Of equal operands one has to be taken, not their sum.
+    if not any(isinstance(condition, (prim.GE, prim.LE)) for condition, *_ in (outer, inner)):
+        return None
+    kinds = [_larger_or_smaller(condition, value) for condition, value, _ in (outer, inner)]
+    chosen = {identity(outer[1]), identity(inner[1])}
+    return kinds[0] if chosen == operands and kinds[0] is kinds[1] else None
+
+
+def _larger_or_smaller(condition: Expr, value: Expr) -> Combination | None:
+    """Whether a comparison says that a value is the larger of two, or the smaller; None if neither.
+
+    Of equal ones either may be taken.
+    """
+    if isinstance(condition, (prim.GT, prim.GE)):
+        more, less = condition.a, condition.b
+    elif isinstance(condition, (prim.LT, prim.LE)):
+        more, less = condition.b, condition.a
+    else:
+        return None
+    if identity(value) == identity(more):
+        return Combination.LARGEST
+    return Combination.SMALLEST if identity(value) == identity(less) else None

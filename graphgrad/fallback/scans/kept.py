@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from tvm import te
+from tvm.ir import prim
 
 from ..backprop import is_float
 from ..forms.cost import loop_points
 from ..graph import Key, Operation, active_stages, is_reduction, operations, outputs_of, sources
 from ..indices.linear_system import element_axes
-from ..walk import identity, postorder, tensor_key
+from ..walk import identity, is_load, postorder, tensor_key
 
-_MAX_REPEATED_NODES = 48
-"""Nodes of expressions up to which cotangents are computed again. Chosen, not measured: a pass over
+_MAX_REPEATED_OPERATIONS = 12
+"""Operations on floats up to which cotangents are computed again. Chosen, not measured: a pass over
 memory takes about as long as that many operations on its elements."""
 
 _MAX_KEPT_PER_STATE = 8
@@ -78,7 +79,15 @@ def worth_keeping(
     if any(is_reduction(op) for op in behind):
         return True
     maps = [op for op in behind if isinstance(op, te.ComputeOp)]
-    return sum(len(postorder(*op.body)) for op in maps) > _MAX_REPEATED_NODES
+    return sum(map(_float_operations, maps)) > _MAX_REPEATED_OPERATIONS
+
+
+def _float_operations(op: te.ComputeOp) -> int:
+    """The operations on floats in the body of a map, each once; those on indices do not count."""
+    return sum(
+        is_float(str(node.ty)) and not is_load(node) and not isinstance(node, prim.FloatImm)
+        for node in postorder(*op.body)
+    )
 
 
 def _elements_of_step(tensor: te.Tensor) -> int:

@@ -114,10 +114,10 @@ def _norm(total: Any, x: Tensor, p: int) -> Tensor:
         return total(op.abs(wide)).astype(x.dtype)
     powers = total(wide * wide if p == 2 else op.power(op.abs(wide), float(p)))
     # The root has an infinite slope at 0, so it never sees 0: 0 · ∞ in its gradient would be NaN.
-    positive = op.greater(powers, 0.0)
-    safe = op.where(positive, powers, 1.0)
+    is_zero = op.less_equal(powers, 0.0)  # and not whether it is positive, which NaN is not
+    safe = op.where(is_zero, 1.0, powers)
     root = op.sqrt(safe) if p == 2 else op.power(safe, 1.0 / p)
-    return op.where(positive, root, 0.0).astype(x.dtype)
+    return op.where(is_zero, 0.0, root).astype(x.dtype)
 
 
 def _windows(node: Node, x: Tensor) -> Pool:

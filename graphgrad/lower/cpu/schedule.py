@@ -32,7 +32,7 @@ from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .group_vectors import vectorize_groups
 from .intervals import split_intervals
-from .map import SMALL, SMALL_STEP, schedule_map
+from .map import SMALL, schedule_map
 from .permutation import nest_of as permutation_nest_of
 from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
@@ -129,8 +129,8 @@ def _scheduled(
         return func
     if kernel_stages is None:
 
-        def schedule(part: tirx.PrimFunc, in_step: bool) -> tirx.PrimFunc:
-            return _scheduled(part, unit, winograd, binds, SMALL_STEP if in_step else SMALL)
+        def schedule(part: tirx.PrimFunc, *, small: int) -> tirx.PrimFunc:
+            return _scheduled(part, unit, winograd, binds, small)
 
         return schedule_time_loops(func, schedule, binds) or func
     if not any(stage.axes for stage in kernel_stages):

@@ -3,18 +3,19 @@
 A loop over time (see `graphgrad.fallback.lowering.scans`) is a block for one time in a serial loop.
 The stages in it, and those in front of and behind the loop, are no kernel that a schedule takes,
 but each run of such stages is: its parameters are the tensors that others access too. What a step
-accesses at one time, a row, is a buffer of its own meanwhile, so that rows that were written before
-and the row that is written now are different tensors. Loops over time may be inside each other.
+accesses at one time, a row, is a buffer of its own meanwhile (see `rows.py`). Loops over time may
+be inside each other. Where steps never read across lanes, such as the batch, the outermost loop may
+be one over these (see `lanes.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
@@ -26,26 +27,32 @@ from ...ir.kernel_structure import (
     loop_nest,
     stage_of,
     statements_of,
-    static,
     uses,
 )
 from ...ir.loops import block, loop, sequence
 from ...ir.visits import nodes_in, replace_nodes
-from ..kernels.local_values import bind_local_values, restate_regions
-from .buffer_views import BufferView, joined
+from ..kernels.local_values import bind_local_values
+from .buffer_views import joined
+from .lanes import Split, has_lanes, split_lanes
 from .loop_invariants import Hoisted, hoist_invariants
 from .map import SMALL, SMALL_STEP
 from .parallel_loops import parallelize_loops
+from .rows import Inseparable, Rows, separate_rows
+from .sink_maps import Sunk, sink_maps
 
-ScheduleKernel = Callable[[tirx.PrimFunc, bool], tirx.PrimFunc]
-"""Schedules a kernel that is made of stages; the second argument says whether a loop repeats it."""
+
+class ScheduleKernel(Protocol):
+    """Schedules a kernel that is made of stages.
+
+    Those with fewer points than `small` are not worth other threads.
+    """
+
+    def __call__(self, kernel: tirx.PrimFunc, /, *, small: int) -> tirx.PrimFunc:
+        """The kernel, scheduled."""
+
 
 _OPAQUE = int(tirx.IterVar.Opaque)
 """The kind of a block's iterator that is a time."""
-
-
-class _Refused(Exception):
-    """Stages between which rows cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +78,26 @@ class _Other:
     statement: Any
 
 
-_Part: TypeAlias = _TimeLoop | _Run | _Other
-
-
 @dataclass(frozen=True)
-class _Row:
-    """The elements of a buffer at one time.
+class _LaneLoop:
+    """A loop over time that each thread goes through for some lanes.
 
     Attributes
     ----------
-    base : Buffer
-    index : Expr
-        The first index, which depends on the time.
-    buffer : Buffer
-        What stands for them.
+    loop : For
+    time : Var
+    split : Split
+    rows : Rows
+        The stages of its step.
     """
 
-    base: Any
-    index: Any
-    buffer: Any
+    loop: Any
+    time: Any
+    split: Split
+    rows: Rows
+
+
+_Part: TypeAlias = _TimeLoop | _LaneLoop | _Run | _Other
 
 
 def schedule_time_loops(
@@ -115,19 +123,26 @@ def schedule_time_loops(
     if not nodes_in(root.block.body, SBlock):  # the only block of a kernel is its root
         changed = parallelize_loops(root, SMALL)
         return None if changed.same_as(root) else func.with_body(changed)
-    parts, buffers = _parts(root.block)
+    parts, buffers = _parts(root.block, [])
     if not parts:
         return None
-    statements, left = _scheduled(parts, buffers, [], schedule)
+    statements, left = _scheduled(*_with_lanes(parts, buffers), [], schedule)
     return func.with_body(replace_statements(root, statements, left))
 
 
-def _parts(outer: SBlock) -> tuple[list[_Part], list[Any]]:
-    """What a block is made of, and the buffers that it and blocks without loops in it allocate."""
+def _parts(outer: SBlock, times: Sequence[Any]) -> tuple[list[_Part], list[Any]]:
+    """What a block is made of, and the buffers that it and blocks without loops in it allocate.
+
+    Parameters
+    ----------
+    outer : SBlock
+    times : sequence of Var
+        The times of all loops around it.
+    """
     parts: list[_Part] = []
     buffers = list(outer.alloc_buffers)
     for statement in statements_of(outer.body):
-        inner_parts, inner_buffers = _parts_of_statement(statement)
+        inner_parts, inner_buffers = _parts_of_statement(statement, times)
         buffers += inner_buffers
         for part in inner_parts:
             if isinstance(part, _Run) and parts and isinstance(parts[-1], _Run):
@@ -137,17 +152,31 @@ def _parts(outer: SBlock) -> tuple[list[_Part], list[Any]]:
     return parts, buffers
 
 
-def _parts_of_statement(statement: Any) -> tuple[list[_Part], list[Any]]:
+def _parts_of_statement(statement: Any, times: Sequence[Any]) -> tuple[list[_Part], list[Any]]:
     """What a statement is made of, and the buffers that blocks without loops in it allocate."""
     nest = loop_nest(statement)
     if nest is None:
         return [_Other(statement)], []
     loops, realize = nest
     if _is_sequence(loops, realize.block):
-        return _parts(realize.block)
+        return _parts(realize.block, times)
     if _is_time_loop(loops, realize):
         return [_TimeLoop(loops[0], realize.block.iter_vars[0].var, realize.block)], []
-    return [_Run([statement]) if stage_of(statement) else _Other(statement)], []
+    return [_Run([statement]) if _is_stage(statement, times) else _Other(statement)], []
+
+
+def _is_stage(nest: Any, times: Sequence[Any]) -> bool:
+    """Whether a nest is a stage, if need be between rows of one buffer."""
+    if stage_of(nest):
+        return True
+    found = loop_nest(nest)
+    if found is None or not isinstance(found[1].block.body, tirx.BufferStore):
+        return False
+    try:
+        (separate,) = separate_rows([nest], [], times).nests
+    except Inseparable:
+        return False
+    return stage_of(separate) is not None
 
 
 def _is_sequence(loops: Sequence[Any], outer: SBlock) -> bool:
@@ -180,6 +209,51 @@ def _around(loops: Sequence[Any], body: Any) -> Any:
     for outer in reversed(loops):
         body = loop(outer.loop_var, outer.extent, body, outer.kind, outer.min)
     return body
+
+
+def _with_lanes(parts: Sequence[_Part], buffers: Sequence[Any]) -> tuple[list[_Part], list[Any]]:
+    """Parts in which loops over time whose lanes are independent are over these, if that pays.
+
+    Behind them what is still allocated of some buffers: maps in front of such a loop are computed
+    in its steps.
+    """
+    result, left = list(parts), list(buffers)
+    for number, part in enumerate(result):
+        if not isinstance(part, _TimeLoop):
+            continue
+        front = result[number - 1] if number else None
+        nests = front.nests if isinstance(front, _Run) else []
+        others = [p for p in result if p is not part and p is not front]
+        used_elsewhere = {var for other in others for var in _names(other)}
+        movable = [buffer for buffer in left if buffer not in used_elsewhere]
+        found = _in_lanes(part, nests, movable)
+        if found is None:
+            continue
+        result[number], sunk = found
+        if isinstance(front, _Run):
+            front.nests = sunk.left
+        left = [buffer for buffer in left if not is_among(buffer, sunk.unused)]
+    return [p for p in result if not isinstance(p, _Run) or p.nests], left
+
+
+def _in_lanes(
+    part: _TimeLoop, front: Sequence[Any], movable: Sequence[Any]
+) -> tuple[_LaneLoop, Sunk] | None:
+    """A loop over time that is over lanes, and what became of the stages in front of it."""
+    parts, buffers = _parts(part.block, [part.time])
+    if len(parts) != 1 or not isinstance(parts[0], _Run):
+        return None
+    if not has_lanes(parts[0].nests, [part.time]):
+        return None
+    sunk = sink_maps(front, parts[0].nests, part.time, movable)
+    split = split_lanes(sunk.step, [part.time])
+    if split is None:
+        return None
+    try:
+        rows = separate_rows(split.nests, [*buffers, *sunk.rows], [part.time], split.tiles)
+    except Inseparable:
+        return None
+    return _LaneLoop(part.loop, part.time, split, rows), sunk
 
 
 def _scheduled(
@@ -217,6 +291,8 @@ def _scheduled(
             statement, hoisted = _scheduled_loop(part, times, schedule)
             left += hoisted.buffers
             statements += hoisted.statements
+        elif isinstance(part, _LaneLoop):
+            statement = _scheduled_lanes(part, schedule)
         else:
             statement = parallelize_loops(part.statement, SMALL_STEP if times else SMALL)
         statements.append(statement)
@@ -227,6 +303,8 @@ def _names(part: _Part) -> dict[Any, None]:
     """The variables that a part mentions, buffers among them."""
     if isinstance(part, _Run):
         nests = part.nests
+    elif isinstance(part, _LaneLoop):
+        nests = [*part.rows.nests, *(view.base for view in part.rows.views)]
     else:
         nests = [part.block.body if isinstance(part, _TimeLoop) else part.statement]
     return dict.fromkeys(var for nest in nests for var in nodes_in(nest, tvm.ir.Var))
@@ -236,13 +314,25 @@ def _scheduled_loop(
     part: _TimeLoop, times: Sequence[Any], schedule: ScheduleKernel
 ) -> tuple[Any, Hoisted]:
     """A loop over time whose step is scheduled, and what is to be computed in front of it."""
-    parts, buffers = _parts(part.block)
-    statements, left = _scheduled(parts, buffers, [*times, part.time], schedule)
+    inner_times = [*times, part.time]
+    statements, left = _scheduled(*_parts(part.block, inner_times), inner_times, schedule)
     statements, hoisted = hoist_invariants(statements, part.time)
     step = replace_realized(
         part.loop.body, reads=[], writes=[], body=sequence(*statements), alloc_buffers=left
     )
     return _around([part.loop], step), hoisted
+
+
+def _scheduled_lanes(part: _LaneLoop, schedule: ScheduleKernel) -> Any:
+    """A loop over lanes, and in it the one over time, whose step is scheduled for one thread."""
+    starts = [tile.start for tile in part.split.tiles]
+    step = _scheduled_rows(part.rows, [part.time, *starts], partial(schedule, small=0))
+    statements, hoisted = hoist_invariants([step], part.time)
+    step = replace_realized(
+        part.loop.body, reads=[], writes=[], body=sequence(*statements), alloc_buffers=[]
+    )
+    body = sequence(*hoisted.statements, _around([part.loop], step))
+    return part.split.around(body, hoisted.buffers)
 
 
 def _scheduled_run(
@@ -253,19 +343,33 @@ def _scheduled_run(
     Where that cannot be, they stay as they are, and the second result are their own buffers.
     """
     try:
-        nests, rows = _with_rows(run.nests, internal, times)
-    except _Refused:
+        rows = separate_rows(run.nests, internal, times)
+    except Inseparable:
         return block("stages", *run.nests), internal
-    accesses = [n for nest in nests for n in nodes_in(nest, (Load, tirx.BufferStore))]
+    small = SMALL_STEP if times else SMALL
+    return _scheduled_rows(rows, times, partial(schedule, small=small)), []
+
+
+def _scheduled_rows(
+    rows: Rows, variables: Sequence[Any], schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc]
+) -> Any:
+    """The statement of stages that are scheduled as a kernel of their own.
+
+    Parameters
+    ----------
+    rows : Rows
+    variables : sequence of Var
+        Those that are given from outside, if they are mentioned.
+    schedule : callable
+    """
+    accesses = [n for nest in rows.nests for n in nodes_in(nest, (Load, tirx.BufferStore))]
     accessed = dict.fromkeys(buffer_of(access) for access in accesses)
-    parameters = [buffer for buffer in accessed if not is_among(buffer, internal)]
-    variables = [time for time in times if any(uses(nest, time) for nest in nests)]
-    root = block("root", *_with_own_names(nests), buffers=internal)
-    kernel = tirx.PrimFunc([*parameters, *variables], root)
-    body = schedule(kernel.with_attr("tirx.noalias", True), bool(times)).body
-    views = [BufferView(row.buffer, row.base, _in_base(row.index)) for row in rows]
-    root = joined(body, views).block
-    return block("stages", *statements_of(root.body), buffers=root.alloc_buffers), []
+    parameters = [buffer for buffer in accessed if not is_among(buffer, rows.internal)]
+    mentioned = [var for var in variables if any(uses(nest, var) for nest in rows.nests)]
+    root = block("root", *_with_own_names(rows.nests), buffers=rows.internal)
+    kernel = tirx.PrimFunc([*parameters, *mentioned], root)
+    root = joined(schedule(kernel.with_attr("tirx.noalias", True)).body, rows.views).block
+    return block("stages", *statements_of(root.body), buffers=root.alloc_buffers)
 
 
 def _with_own_names(nests: Sequence[Any]) -> list[Any]:
@@ -281,91 +385,3 @@ def _with_own_names(nests: Sequence[Any]) -> list[Any]:
         taken.add(name)
         renamed.append(_around(loops, replace_realized(realize, name_hint=name)))
     return renamed
-
-
-def _in_base(index: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    return lambda indices: [index, *indices]
-
-
-def _with_rows(
-    nests: Sequence[Any], internal: Sequence[Any], times: Sequence[Any]
-) -> tuple[list[Any], list[_Row]]:
-    """Nests in which the rows that are accessed at one time are buffers of their own.
-
-    Raises
-    ------
-    _Refused
-        What one of them writes, another may access under another name.
-    """
-    rows: list[_Row] = []
-    others: list[Any] = []
-    written: list[Any] = []
-
-    def row_of(buffer: Any, indices: Sequence[Any]) -> _Row | None:
-        if len(indices) < 2 or is_among(buffer, internal) or not _is_row(indices, times):
-            return None
-        for row in rows:
-            if row.base.same_as(buffer) and tvm_ffi.structural_equal(row.index, indices[0]):
-                return row
-        stand_in = tirx.decl_buffer(list(buffer.shape)[1:], str(buffer.dtype), buffer.name)
-        rows.append(_Row(buffer, indices[0], stand_in))
-        return rows[-1]
-
-    def change(node: Any) -> Any:
-        is_store = isinstance(node, tirx.BufferStore)
-        buffer = node.buffer if is_store else node.source
-        indices = list(node.indices)
-        row = row_of(buffer, indices)
-        if row is None:
-            others.append(buffer)
-            if is_store:
-                written.append(buffer)
-            return node
-        if is_store:
-            written.append(row)
-            return tirx.BufferStore(row.buffer, node.value, indices[1:])
-        return tirx.BufferLoad(row.buffer, indices[1:])
-
-    changes = [((Load, tirx.BufferStore), change), (SBlock, restate_regions)]
-    changed = [tvm_ffi.structural_map(nest, changes) for nest in nests]
-    _check_apart(rows, others, written)
-    return changed, rows
-
-
-def _is_row(indices: Sequence[Any], times: Sequence[Any]) -> bool:
-    """Whether an access is at one time: the first index depends on times alone, and others not."""
-    variables = nodes_in(indices[0], tvm.ir.Var)
-    return (
-        bool(variables)
-        and all(is_among(var, times) for var in variables)
-        and not nodes_in(indices[0], Load)
-        and not any(uses(index, time) for index in indices[1:] for time in times)
-    )
-
-
-def _check_apart(rows: Sequence[_Row], others: Sequence[Any], written: Sequence[Any]) -> None:
-    """Raise unless what is written under one name is accessed under no other."""
-    for target in written:
-        if not isinstance(target, _Row):
-            if any(row.base.same_as(target) for row in rows):
-                raise _Refused
-            continue
-        if is_among(target.base, others):
-            raise _Refused
-        for row in rows:
-            is_other = row is not target and row.base.same_as(target.base)
-            if is_other and not _differ(row.index, target.index):
-                raise _Refused
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """Whether two indices are never the same."""
-    analyzer = tvm.sym.Analyzer()
-    modulus = None
-    if isinstance(a, tirx.FloorMod) and isinstance(b, tirx.FloorMod):
-        modulus = static(a.b)
-        if modulus is None or static(b.b) != modulus:
-            return False
-        a, b = a.a, b.a
-    distance = static(analyzer.simplify(a - b))
-    return distance is not None and (distance % modulus if modulus else distance) != 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -24,7 +25,7 @@ from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import is_conditional, statements_of, static, substitute_values
 from ...ir.loops import loop, sequence, variable
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import nodes_in
+from ...ir.visits import nodes_in, replace_nodes, visit_nodes
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -139,20 +140,25 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
 def _may_be_expanded(body: Any) -> bool:
     """Whether the functions called in a body may be computed in front of its stores.
 
-    They may not under a condition. Nor where an expression binds a variable: in front of the store
-    the variable has no value.
+    They may not under a condition. What an expression binds to a variable is computed there, too,
+    as a function of it may be.
     """
     if not all(_is_store_or_number(statement) for statement in statements_of(body)):
         return False
-    bindings = nodes_in(body, prim.Let)
-    return bool(_calls(body)) and not bindings and not _calls_under_condition(body)
+    if not all(_is_number(binding.value) for binding in nodes_in(body, prim.Let)):
+        return False
+    return bool(_calls(body)) and not _conditional_values(body)
 
 
 def _is_store_or_number(statement: Any) -> bool:
     """Whether a statement stores something, or gives a number a name."""
     if isinstance(statement, tirx.Bind):
-        return str(statement.value.ty).startswith(("float", "int"))
+        return _is_number(statement.value)
     return isinstance(statement, tirx.BufferStore)
+
+
+def _is_number(value: Any) -> bool:
+    return str(value.ty).startswith(("float", "int"))
 
 
 def _own_loop(like: tirx.For, store: Any) -> tirx.For:
@@ -175,16 +181,16 @@ def _calls(node: Any) -> list[Any]:
     return calls
 
 
-def _calls_under_condition(node: Any) -> bool:
-    """Whether a call that can be written out is in a choice: its condition or a value of it."""
-    calls: list[Any] = []
+def _conditional_values(node: Any) -> bool:
+    """Whether a call that can be written out, or a binding, is in a choice."""
+    values: list[Any] = []
 
     def visit(call: Any) -> None:
         if is_conditional(call):
-            calls.extend(_calls(call))
+            values.extend([*_calls(call), *nodes_in(call, prim.Let)])
 
     tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
-    return bool(calls)
+    return bool(values)
 
 
 def is_expandable(call: Any) -> bool:
@@ -231,12 +237,20 @@ class _Values:
         """The stores that replace a statement; the value of a binding is kept for later ones."""
         self._stores, self._known = [], []
         statement = substitute_values(statement, self._named) if self._named else statement
+        value = self._expanded(statement.value)
         if isinstance(statement, tirx.Bind):
-            value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
             self._named[statement.var] = self(value)
             return self._stores
-        value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
         return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
+
+    def _expanded(self, value: Any) -> Any:
+        """An expression with calls written out, and with what it binds kept in front of it."""
+        # The outer ones first: the values of inner ones mention their variables.
+        while (outer := _outermost_binding(value)) is not None:
+            kept = self(self._expanded(outer.value))
+            body = substitute_values(outer.body, {outer.var: kept})
+            value = replace_nodes(value, prim.Let, partial(_replaced, outer, body))
+        return tvm_ffi.structural_map(value, (tvm.ir.Call, self._arithmetic))
 
     def _arithmetic(self, call: Any) -> Any:
         """The arithmetic in place of a call; its arguments are written out already."""
@@ -264,6 +278,17 @@ class _Values:
         for coefficient in reversed(lower):
             total = total * x + coefficient
         return self(total)
+
+
+def _outermost_binding(value: Any) -> Any | None:
+    """A binding that is in no other one; None if an expression has none."""
+    found: list[Any] = []
+    visit_nodes(value, prim.Let, found.append, outer_first=True)
+    return found[0] if found else None
+
+
+def _replaced(old: Any, new: Any, node: Any) -> Any:
+    return new if node.same_as(old) else node
 
 
 def _exp(keep: _Values, x: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 
 from ..border import check_border, origin
+from ..functional import MANY_TENSORS
 from ..indexing import outside_value
 from .table import legalization
 
@@ -18,6 +19,32 @@ from .table import legalization
 def collapse_sum_like(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the sum to a tensor's shape as that to a shape: half precision adds up in float32."""
     return relax.op.collapse_sum_to(call.args[0], call.args[1].ty.shape)
+
+
+@legalization("relax.concat")
+def concat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the join of many tensors as that of joins of some."""
+    return _joined(builder, call, relax.op.concat)
+
+
+@legalization("relax.stack")
+def stack(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the stack of many tensors as the join of stacks of some."""
+    return _joined(builder, call, relax.op.stack)
+
+
+def _joined(builder: relax.BlockBuilder, call: relax.Call, join: Any) -> Any:
+    (tensors,) = call.args
+    count, axis = len(tensors.ty.fields), int(call.attrs.axis or 0)
+    if count <= MANY_TENSORS:
+        return call.op.get_attr("FLegalize")(builder, call)
+    fields = (
+        list(tensors.fields)
+        if isinstance(tensors, relax.Tuple)
+        else [builder.emit(relax.TupleGetItem(tensors, index)) for index in range(count)]
+    )
+    batches = (fields[i : i + MANY_TENSORS] for i in range(0, count, MANY_TENSORS))
+    return relax.op.concat([builder.emit(join(some, axis=axis)) for some in batches], axis=axis)
 
 
 @legalization("relax.expand_dims")

@@ -4,6 +4,7 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.fallback.reductions.combiner import Combination, Combiner
+from graphgrad.ops.extrema import larger, smaller
 
 
 def combiner(combine, count):
@@ -29,6 +30,14 @@ def combiner(combine, count):
         (lambda a, b: a * b, Combination.PRODUCT),
         (lambda a, b: te.max(b, a), Combination.LARGEST),
         (lambda a, b: te.min(b, a), Combination.SMALLEST),
+        (larger, Combination.LARGEST),
+        (lambda a, b: larger(b, a), Combination.LARGEST),
+        (smaller, Combination.SMALLEST),
+        (lambda a, b: tirx.Select(a < b, b, tirx.Select(a >= b, a, b + a)), Combination.LARGEST),
+        # Of equal operands this is their sum; here one is the larger, and then the smaller one.
+        (lambda a, b: tirx.Select(a > b, a, tirx.Select(b > a, b, a + b)), Combination.OTHER),
+        (lambda a, b: tirx.Select(a > b, a, tirx.Select(b <= a, b, a + b)), Combination.OTHER),
+        (lambda a, b: tirx.Select(a > b, a, tirx.Select(b >= a, b, a * b)), Combination.OTHER),
         (lambda a, b: tirx.Select(a > b, a, b), Combination.CHOICE),
         (lambda a, b: tirx.if_then_else(a > b, b, a), Combination.CHOICE),
         (lambda a, b: tirx.Select(a > b, a, a), Combination.OTHER),

@@ -6,6 +6,8 @@ from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
+from graphgrad.fallback.graph import operations
+from graphgrad.ops.extrema import larger
 from tests.fallback.differences import check, compiled
 from tests.fallback.running import executable, unwritten
 from tests.labels import label
@@ -231,8 +233,26 @@ INFINITY, NAN = float("inf"), float("nan")
     ],
     ids=["ties", "all -inf", "NaN", "inf and NaN"],
 )
-def test_the_first_of_the_largest_gets_all(row, first):
-    assert row_gradient(te.max, None, row) == [float(i == first) for i in range(len(row))]
+@pytest.mark.parametrize(
+    "combine, neutral", [(te.max, None), (larger, (constant(-INFINITY),))], ids=["max", "larger"]
+)
+# A long row is reduced in lanes first: the later elements come in several of them.
+@pytest.mark.parametrize("count", [1, 64], ids=["short", "long"])
+def test_the_first_of_the_largest_gets_all(row, first, combine, neutral, count):
+    row = row * 2 * count
+    assert row_gradient(combine, neutral, row) == [float(i == first) for i in range(len(row))]
+
+
+def test_all_of_a_row_are_found_by_lanes():
+    """The largest is in another lane, and at another place of it, each time."""
+    x = np.zeros((80, 128))
+    places = np.arange(80) * 37 % 128
+    x[np.arange(80), places] = 1.0
+    rows = te.placeholder(x.shape, "float64", name="x")
+    j = te.reduce_axis((0, 128), name="j")
+    result = te.compute((80,), lambda i: te.max(rows(i, j), axis=j), name="result")
+    assert any(op.name.endswith("of_lanes") for op in operations(*te_gradient(result, [rows])))
+    np.testing.assert_array_equal(compiled(te_gradient(result, [rows]), [rows])([x])[0], x)
 
 
 @pytest.mark.parametrize(

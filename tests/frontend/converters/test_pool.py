@@ -87,6 +87,20 @@ def test_a_norm_has_slope_zero_where_it_is_zero(p):
     np.testing.assert_allclose(gradients["x"], x)
 
 
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("name, windows", [("GlobalLpPool", {}), ("LpPool", {"kernel_shape": [4]})])
+def test_lp_pool_of_nan_is_nan(name, windows, p):
+    """And so is its gradient, but for p = 1: the slope of |x| is 0 there, as in PyTorch."""
+    x = np.ones((1, 3, 4))
+    x[0, 1], x[0, 2, 1] = 0.0, np.nan
+    model = gg.from_onnx(moving_node(name, x.shape, p=p, **windows))
+    outputs, gradients = gg.value_and_grad(model, wrt=["x"])({"x": x}, np.ones((1, 3, 1)))
+    (y,) = outputs.values()
+    np.testing.assert_allclose(y.ravel(), [4 ** (1 / p), 0, np.nan])
+    assert np.isfinite(gradients["x"][0, :2]).all()
+    assert np.isnan(gradients["x"][0, 2]).any() == (p > 1)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 2, 3, 4), (1, 2, 2, 1, 3, 2)], ids=str)
 @pytest.mark.parametrize("name", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
 def test_global_pool(name, shape):

@@ -113,13 +113,20 @@ class Case:
         return helper.make_model(graph, opset_imports=opsets, ir_version=max(ir_version, 8))
 
     def in_float32(self) -> Case:
-        """The case with all floats in float32."""
+        """The case with all floats in float32; a `ValueError` if one of them is beyond it."""
 
         def narrowed(value: Any) -> Any:
             if isinstance(value, Constant):
                 return Constant(narrowed(value.array))
-            is_float = isinstance(value, np.ndarray) and str(value.dtype) in FLOATS
-            return value.astype("float32") if is_float else value
+            if not isinstance(value, np.ndarray) or str(value.dtype) not in FLOATS:
+                return value
+            with np.errstate(over="ignore"):
+                narrow = value.astype("float32")
+            if (np.isfinite(narrow) != np.isfinite(value)).any() or (
+                (narrow == 0) != (value == 0)
+            ).any():
+                raise ValueError("a number is too large or too small for float32")
+            return narrow
 
         drawn = replace(
             self.drawn,

@@ -31,10 +31,12 @@ ONNXRUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 IN_FLOAT32 = "onnxruntime in float32"
 """Whose results count."""
 
-WITH_FLOAT32 = ("Attention", "BatchNormalization", "DFT", "Gelu", "GroupNormalization", "STFT")
-"""Operators that onnxruntime, and some of them the standard's reference, computes with constants in
-float32: those of the standard's definition, scales, momenta that a file leaves out, or roots of
-unity."""
+WITH_FLOAT32 = (
+    *("Attention", "BatchNormalization", "DFT", "Gelu", "GroupNormalization", "Shrink", "STFT"),
+)
+"""Operators that onnxruntime, and some of them the standard's reference, computes in float32, or
+with constants in it: those of the standard's definition, scales, momenta that a file leaves out, or
+roots of unity."""
 
 TOLERANCES = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Of each dtype, relative to an element and to the largest one, if that is below 1."""

@@ -147,14 +147,28 @@ def test_values_that_statements_name():
     assert "T.tanh" not in runs.text
 
 
-def test_what_is_computed_from_bound_variables_stays():
+def test_bound_variables_are_kept_in_front_in_order():
     x = tensor(4096)
 
     def element(i):
-        t = tirx.Var("t", "float32")
-        return prim.Let(t, x[i] * x[i], te.exp(t) + t)
+        t, u, v = (tirx.Var(name, "float32") for name in "tuv")
+        inner = prim.Let(u, te.exp(t) + t, tirx.Select(u > 1.5, u * t, te.tanh(u)))
+        return prim.Let(t, x[i] * x[i], inner + prim.Let(v, te.exp(-t), v * v))
 
     runs = run([x], [te.compute(x.shape, element)])
+    runs.agree()
+    assert "T.exp" not in runs.text and "T.tanh" not in runs.text
+
+
+def test_what_is_bound_under_a_condition_stays():
+    x, count = tensor(4096), tensor(4096, dtype="int64", name="count")
+
+    def element(i):
+        t = tirx.Var("t", "float32")
+        bound = prim.Let(t, x[tirx.floormod(count[i], 4096)], te.exp(t) + t)
+        return tirx.if_then_else(count[i] >= 0, bound, 0.0)
+
+    runs = run([x, count], [te.compute(x.shape, element)])
     runs.agree()
     assert "T.exp" in runs.text
 
