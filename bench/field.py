@@ -63,6 +63,11 @@ class Field:
         except ContenderError as error:
             self.errors[name] = str(error)
 
+    def fail(self, name: str, reason: str) -> None:
+        """Note why a contender that has started is out."""
+        self.errors[name] = reason
+        self.running.pop(name).close()
+
     def compete(self) -> dict[str, Record]:
         """Warm every contender up and take the rounds; return what those did that did not fail."""
         for name in list(self.running):
@@ -81,8 +86,7 @@ class Field:
         try:
             return work(name, self.running[name])
         except ContenderError as error:
-            self.errors[name] = str(error)
-            self.running.pop(name).close()
+            self.fail(name, str(error))
             return None
 
     def _warm_up(self, name: str, contender: Stepping) -> Turn:

@@ -110,14 +110,14 @@ def started(
         return start()
     contender = start()
     try:
-        contender.ask({"gradients": str(_gradients_file(workload.folder, name))})
+        contender.ask({"gradients": str(gradients_file(workload.folder, name))})
         first[name] = contender.facts
     finally:
         contender.close()
     return start()
 
 
-def _gradients_file(folder: Path, name: str) -> Path:
+def gradients_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npz"
 
 
@@ -134,23 +134,30 @@ def check_agreement(first: Mapping[str, Mapping[str, Any]], folder: Path) -> Non
     if not first:
         return
     reference = "torch" if "torch" in first else next(iter(first))
-    with np.load(_gradients_file(folder, reference)) as arrays:
-        expected = dict(arrays)
     for name in first:
         losses = [first[each]["initial_loss"] for each in (name, reference)]
         if not math.isclose(*losses, rel_tol=LOSS_TOLERANCE):
             raise SystemExit(f"initial losses differ, so times compare nothing: {losses} of {name}")
-        with np.load(_gradients_file(folder, name)) as arrays:
-            found = dict(arrays)
-        if found.keys() != expected.keys():
-            raise SystemExit(f"{name} has gradients by {list(found)}, not {list(expected)}")
-        for weight, array in expected.items():
-            error = np.linalg.norm(found[weight] - array) / max(np.linalg.norm(array), 1e-30)
-            if not error <= GRADIENT_TOLERANCE:  # NaN is wrong as well
-                raise SystemExit(
-                    f"gradients differ, so times compare nothing: that of {weight} by {name} is "
-                    f"{error:.1e} of its norm away from that by {reference}"
-                )
+        if found := disagreement(name, reference, folder):
+            raise SystemExit(f"times compare nothing: {found}")
+
+
+def disagreement(name: str, reference: str, folder: Path) -> str | None:
+    """Return how the gradients that a contender left in a folder differ; None if they do not."""
+    with np.load(gradients_file(folder, reference)) as arrays:
+        expected = dict(arrays)
+    with np.load(gradients_file(folder, name)) as arrays:
+        found = dict(arrays)
+    if found.keys() != expected.keys():
+        return f"{name} has gradients by {list(found)}, not {list(expected)}"
+    for weight, array in expected.items():
+        error = np.linalg.norm(found[weight] - array) / max(np.linalg.norm(array), 1e-30)
+        if not error <= GRADIENT_TOLERANCE:  # NaN is wrong as well
+            return (
+                f"gradients differ: that of {weight} by {name} is {error:.1e} of its norm away "
+                f"from that by {reference}"
+            )
+    return None
 
 
 def _figures(

@@ -14,7 +14,8 @@ from ..autodiff.vjp import vjp
 from .compare import Arrays
 from .machine import Machine, UncompilableError
 from .parts import Part
-from .promote import promote_array, promote_to_float64
+from .promote import promote_to_float64
+from .promote_type import promote_array
 
 _TOGETHER = 8
 """How many different parts are compiled at a time."""
@@ -91,12 +92,13 @@ class PartCompiler:
 
     def _compile(self, parts: dict[Any, Part]) -> None:
         """Compile some parts, by key: all that can be promoted in one module, others alone."""
-        promoted = {key: promote_to_float64(part.mod) for key, part in parts.items()}
-        promotable = [key for key, (_, obstacles) in promoted.items() if not obstacles]
+        promotable = [key for key, part in parts.items() if not promote_to_float64(part.mod)[1]]
         if promotable:
             joint = tvm.IRModule()
             for key in promotable:
-                joint.update(promoted[key][0])
+                joint.update(parts[key].mod)
+            # Together, because parts may call the same kernel.
+            joint, _ = promote_to_float64(joint)
             positions = {parts[key].name: parts[key].positions for key in promotable}
             try:
                 machine = Machine(_differentiated(joint, positions, self._order))

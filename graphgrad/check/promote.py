@@ -4,8 +4,9 @@ Every float16, bfloat16 and float32 becomes float64: parameters, constants, the 
 the attributes that name a dtype. A cast to a lower float becomes a cast to float64, so the promoted
 function is the mathematics that the model means, without its rounding.
 
-What has its dtype built in (a kernel of unknown expressions, a packed function, an op that takes no
-float64) is left as it is, between casts, and reported: a gradient behind it is checked in float32.
+A kernel is promoted by its expressions, or by its loops. What has its dtype built in (a kernel
+with constants that were rounded, a packed function, an op that takes no float64) is left as it is,
+between casts, and reported: a gradient behind it is checked in float32.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
 
 from ..autodiff.activity import location, op_name
 from ..errors import ArgumentError
-from ..fallback.kernels.expressions import retype_kernel
+from ..fallback.kernels.expressions import attached, retype_kernel
 from ..frontend.model import Model
 from ..ir.rewrite import replace_bindings, replace_body
 from ..tvm_fixes.hooks import change_attributes, set_type
-
-LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
-_WIDE = "float64"
+from .promote_kernel import promote_kernel
+from .promote_type import (
+    LOW_FLOATS,
+    WIDE,
+    is_low,
+    promote_array,
+    promote_dtype,
+    promote_prim_type,
+    promote_type,
+)
 
 _TYPED_KERNELS = ("relax.call_tir", "relax.call_dps_packed")
 """How names of ops begin that call a kernel, whose buffers have dtypes."""
@@ -87,31 +94,6 @@ def promote_model(model: Model) -> tuple[Model, list[str]]:
     return promoted, obstacles
 
 
-def promote_array(array: np.ndarray) -> np.ndarray:
-    """An array of a lower float as float64, any other as it is."""
-    return array.astype(_WIDE) if str(array.dtype) in LOW_FLOATS else array
-
-
-def _promoted_dtype(dtype: str) -> str:
-    """float64 for a lower float, any other dtype as it is."""
-    return _WIDE if dtype in LOW_FLOATS else dtype
-
-
-def promote_type(ty: Any) -> Any:
-    """A type with float64 in the place of every lower float."""
-    return tvm_ffi.structural_map(ty, (tvm.ir.PrimType, _promote_prim_type))
-
-
-def _promote_prim_type(ty: Any) -> Any:
-    """The type of a scalar, with float64 in the place of a lower float."""
-    return tvm.ir.PrimType(_WIDE) if str(ty.dtype) in LOW_FLOATS else ty
-
-
-def _is_low(ty: Any) -> bool:
-    """Whether a type has a lower float anywhere in it."""
-    return not tvm_ffi.structural_equal(ty, promote_type(ty))
-
-
 class _Promotion:
     """The promotion of one module: its functions call each other by new global variables."""
 
@@ -130,7 +112,7 @@ class _Promotion:
                 renamed = tvm.ir.GlobalVar(var.name_hint)
                 set_type(renamed, promote_type(function.ty))
                 self._functions[var] = renamed
-            elif (kernel := retype_kernel(function, _promoted_dtype)) is not None:
+            elif (kernel := _promoted_kernel(function)) is not None:
                 self._kernels[var] = kernel
                 self._functions[var] = tvm.ir.GlobalVar(var.name_hint)
                 set_type(self._functions[var], kernel.ty)
@@ -193,10 +175,10 @@ class _Promotion:
             return self._values.get(expr, expr)
         if isinstance(expr, tvm.ir.GlobalVar):
             return self._functions.get(expr, expr)
-        if isinstance(expr, tvm.ir.GenericConst) and _is_low(expr.ty):
-            return relax.const(promote_array(expr.value.numpy()), _WIDE)
-        if isinstance(expr, tvm.tirx.FloatImm) and _is_low(expr.ty):
-            return tvm.tirx.FloatImm(_WIDE, expr.value)
+        if isinstance(expr, tvm.ir.GenericConst) and is_low(expr.ty):
+            return relax.const(promote_array(expr.value.numpy()), WIDE)
+        if isinstance(expr, tvm.tirx.FloatImm) and is_low(expr.ty):
+            return tvm.tirx.FloatImm(WIDE, expr.value)
         if isinstance(expr, relax.Tuple):
             fields = [self._expr(field) for field in expr.fields]
             return self._builder.normalize(relax.Tuple(fields, expr.span))
@@ -224,7 +206,7 @@ class _Promotion:
             call.ty,
             *(argument.ty for argument in call.args if not isinstance(argument, tvm.ir.GlobalVar)),
         ]
-        if not any(map(_is_low, types)):
+        if not any(map(is_low, types)):
             return self._rebuild_call(call, call.attrs, call.ty_args)
         reason = None if self._calls_promoted(call) else _built_in_dtype(call)
         if reason is None:
@@ -235,7 +217,7 @@ class _Promotion:
             except Exception:  # type inference refuses in many ways
                 reason = "it takes no float64"
             else:
-                if not _is_low(promoted.ty):
+                if not is_low(promoted.ty):
                     return promoted
                 reason = "its result is never float64"
         self.obstacles.append(f"{op_name(call)} at {location(var, call)}: {reason}")
@@ -255,7 +237,7 @@ class _Promotion:
         """Make a call in its own dtypes, between casts; return its promoted value."""
         arguments = [self._narrowed(argument) for argument in call.args]
         unpromoted_call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
-        if not _is_low(call.ty):
+        if not is_low(call.ty):
             return self._builder.normalize(unpromoted_call)
         value = self._bound(unpromoted_call, f"{var.name}.kept")
         return self._cast(value, promote_type(call.ty))
@@ -290,6 +272,16 @@ class _Promotion:
         return var
 
 
+def _promoted_kernel(func: Any) -> tvm.tirx.PrimFunc | None:
+    """A kernel in float64, by its expressions or by its loops; None if it is to stay as it is."""
+    if not isinstance(func, tvm.tirx.PrimFunc):
+        return None
+    if attached(func) is not None:
+        return retype_kernel(func, promote_dtype)
+    promoted, _ = promote_kernel(func)
+    return None if promoted.same_as(func) else promoted
+
+
 def _built_in_dtype(call: relax.Call) -> str | None:
     """Why a call cannot be made in float64 as it stands; None if it can."""
     if isinstance(call.op, relax.ExternFunc):
@@ -313,7 +305,7 @@ def _promote_attributes(attributes: Any) -> Any:
 def _promote_value(value: Any) -> Any:
     """The value of an attribute; one that names a lower float names float64 instead."""
     if isinstance(value, tvm.ir.PrimType):
-        return _promote_prim_type(value)
+        return promote_prim_type(value)
     if isinstance(value, tvm_ffi.dtype):
-        return tvm_ffi.dtype(_WIDE) if str(value) in LOW_FLOATS else value
-    return _WIDE if isinstance(value, str) and value in LOW_FLOATS else value
+        return tvm_ffi.dtype(WIDE) if str(value) in LOW_FLOATS else value
+    return WIDE if isinstance(value, str) and value in LOW_FLOATS else value

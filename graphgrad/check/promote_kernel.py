@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import prim
 
-from .promote import LOW_FLOATS, promote_type
+from .promote_type import LOW_FLOATS, promote_type
 
 _OPERATIONS = (
     prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Mod, prim.FloorDiv, prim.FloorMod,
@@ -68,7 +68,9 @@ def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
     obstacles += rounded[:1]  # one of them says enough
     if not is_low or obstacles:
         return func, list(dict.fromkeys(obstacles)) if is_low else []
-    return tvm_ffi.structural_map(func, _Promotion().changes), []
+    promoted = tvm_ffi.structural_map(func, _Promotion().changes)
+    # Made anew, because its own type is inferred then.
+    return tirx.PrimFunc(promoted.params, promoted.body, promoted.ret_type, promoted.attrs), []
 
 
 class _Promotion:

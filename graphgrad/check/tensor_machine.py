@@ -18,8 +18,8 @@ from ..lower.codegen.parallel import PIPELINE
 from ..memory.argument_checks import CHECKED
 from .compare import Arrays
 from .machine import UncompilableError, last_line
-from .promote import promote_array, promote_type
 from .promote_kernel import promote_kernel
+from .promote_type import promote_array, promote_type
 
 _TARGET = {"kind": "llvm", "opt-level": 0}
 """No optimization: it would take longer than all runs of a check together."""

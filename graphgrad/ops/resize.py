@@ -98,7 +98,8 @@ def resize(x: Tensor, axes: Mapping[int, Resized], how: Interpolation) -> Tensor
         An axis has no elements.
     """
     tables = {axis: _table(x, axis, resized, how) for axis, resized in axes.items()}
-    copies_elements = how.method == "nearest"
+    # Booleans have no products with weights.
+    copies_elements = how.method == "nearest" and x.dtype != "bool"
     y = op.widen(x) if is_float(x.dtype) or copies_elements else x.astype("float32")
     outside = np.zeros([1] * x.ndim, dtype=bool)
     for axis, (table, beyond) in tables.items():

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
+from tvm.script.parser import tirx as T
 
 import graphgrad as gg
 from graphgrad.check.promote import promote_model, promote_to_float64
@@ -164,16 +165,58 @@ def kernel_module(te_function, *types):
     return function(lambda b, x: b.emit_te(te_function, x), *types)
 
 
-def test_kernel_stays_and_is_reported():
+def test_kernel_of_loops_becomes_float64():
     mod, obstacles = promote_to_float64(kernel_module(tvm.topi.exp, ((2, 3), "float32")))
+    assert not obstacles and not low_floats(mod)
+    np.testing.assert_allclose(run(mod, "main", X)[0], np.exp(X), rtol=1e-15)
+    assert not promote_to_float64(gg.vjp(mod))[1]
+
+
+def test_kernel_in_tvmscript_is_checked_in_float64():
+    @I.ir_module(s_tir=True)
+    class Module:
+        @T.prim_func(s_tir=True)
+        def squared(A: T.Buffer((3,), "float32"), B: T.Buffer((3,), "float32")):
+            for i in range(3):
+                with T.sblock("squared"):
+                    vi = T.axis.spatial(3, i)
+                    a: T.let = A[vi] * T.float32(0.5)
+                    B[vi] = a * a
+
+        @R.function
+        def main(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            cls = Module
+            y = R.call_tir(cls.squared, (x,), out_ty=R.Tensor((3,), "float32"))
+            return y
+
+    told = str(gg.check_grads(Module))
+    assert "in float64" in told and "float32" not in told
+
+
+def test_kernels_of_several_parts_are_checked_together():
+    def build(builder, x):
+        y = builder.emit(gg.call_te(tvm.topi.exp, x))
+        return builder.emit(gg.call_te(tvm.topi.tanh, y))
+
+    assert "in float64" in str(gg.check_grads(function(build, ((2, 3), "float32"))))
+
+
+def times_a_rounded_constant(x):
+    return tvm.topi.multiply(x, tvm.tirx.const(float(np.float32(0.1)), "float32"))
+
+
+def test_kernel_with_rounded_constants_stays_and_is_reported():
+    mod, obstacles = promote_to_float64(
+        kernel_module(times_a_rounded_constant, ((2, 3), "float32"))
+    )
     (obstacle,) = obstacles
-    assert "call_tir(exp" in obstacle
+    assert "call_tir(times_a_rounded_constant" in obstacle
     assert "dtypes of its buffers" in obstacle
     assert relax.analysis.check_well_formed(mod)
     (result,) = run(mod, "main", X)
     assert result.dtype == np.float64
     np.testing.assert_array_equal(result, result.astype("float32"))
-    np.testing.assert_allclose(result, np.exp(X), rtol=1e-6)
+    np.testing.assert_allclose(result, 0.1 * X, rtol=1e-6)
 
 
 def test_kernel_that_graphgrad_made_of_expressions_becomes_float64():
@@ -187,11 +230,15 @@ def test_kernel_that_graphgrad_made_of_expressions_becomes_float64():
 
 def test_kernel_with_several_outputs():
     mod, obstacles = promote_to_float64(
-        kernel_module(lambda x: tvm.topi.split(x, 3, axis=1), ((2, 3), "float32"))
+        kernel_module(
+            lambda x: tvm.topi.split(times_a_rounded_constant(x), 3, axis=1), ((2, 3), "float32")
+        )
     )
     assert len(obstacles) == 1
     assert relax.analysis.check_well_formed(mod)
-    np.testing.assert_array_equal(np.concatenate(run(mod, "main", X), 1), X.astype("float32"))
+    result = np.concatenate(run(mod, "main", X), 1)
+    np.testing.assert_array_equal(result, result.astype("float32"))
+    np.testing.assert_allclose(result, 0.1 * X, rtol=1e-6)
 
 
 def test_kernel_of_integers_is_no_obstacle():

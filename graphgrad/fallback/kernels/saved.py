@@ -68,32 +68,52 @@ def worth_saving(
         for op in operations(*gradients, above=outputs)
         if identity(op) in forward and not isinstance(op, te.PlaceholderOp)
     ]
-    largest = max(_elements(tensor) for tensor in [*outputs, *arguments])
+    largest = max(elements(tensor) for tensor in [*outputs, *arguments])
     at_hand = {tensor_key(tensor) for tensor in outputs}
-    # By stage: the work of each stage that it takes to compute it again, itself among them.
-    # A stage that several read counts once.
-    work_behind: dict[int, dict[int, int]] = {}
+    work = Work(at_hand)
     chosen: list[te.Tensor] = []
     for op in recomputed:
-        work = {identity(op): _work(op)}
-        for tensor in sources(op):
-            if tensor_key(tensor) not in at_hand:
-                work |= work_behind.get(identity(tensor.op), {})
-        work_behind[identity(op)] = work
+        evaluations = work.again(op)
         for tensor in outputs_of(op):
             if tensor_key(tensor) in at_hand:
                 continue
-            size = _elements(tensor)
-            if (
-                _may_be_stored(tensor)
-                and size <= largest
-                and sum(work.values()) >= _EVALUATIONS_PER_STORE * size
-            ):
+            size = elements(tensor)
+            if _may_be_stored(tensor) and size <= largest and is_worth(evaluations, size):
                 chosen.append(tensor)
                 at_hand.add(tensor_key(tensor))
     # What is behind a tensor that was chosen later may be read no more.
     still_read = _read(gradients, [*outputs, *chosen])
     return [tensor for tensor in chosen if tensor_key(tensor) in still_read]
+
+
+class Work:
+    """How much work it takes to compute stages again.
+
+    Parameters
+    ----------
+    at_hand : set of Key
+        The tensors that need not be computed; what is added to it later counts from then on.
+    """
+
+    def __init__(self, at_hand: set[Key]):
+        self._at_hand = at_hand
+        # By stage: the work of each stage that it takes, itself among them. A stage that several
+        # read counts once.
+        self._behind: dict[int, dict[int, int]] = {}
+
+    def again(self, op: Operation) -> int:
+        """The evaluations of bodies for a stage and what is behind it, which was asked before."""
+        work = {identity(op): _work(op)}
+        for tensor in sources(op):
+            if tensor_key(tensor) not in self._at_hand:
+                work |= self._behind.get(identity(tensor.op), {})
+        self._behind[identity(op)] = work
+        return sum(work.values())
+
+
+def is_worth(evaluations: int, elements: int) -> bool:
+    """Whether so many elements in memory are worth not to evaluate so many bodies again."""
+    return evaluations >= _EVALUATIONS_PER_STORE * elements
 
 
 def widen_saved(
@@ -137,12 +157,15 @@ def _may_be_stored(tensor: te.Tensor) -> bool:
 
 def _work(op: Operation) -> int:
     """How often a stage evaluates its bodies; symbolic extents are taken for typical."""
+    if isinstance(op, te.PlaceholderOp):
+        return 0
     if isinstance(op, te.ComputeOp):
         return loop_points(stage_axes(op))
     if isinstance(op, te.ScanOp):
         return sum(map(_work, scan_body(op)))
-    return _EVALUATIONS_PER_EXTERN * sum(map(_elements, outputs_of(op)))
+    return _EVALUATIONS_PER_EXTERN * sum(map(elements, outputs_of(op)))
 
 
-def _elements(tensor: Any) -> int:
+def elements(tensor: Any) -> int:
+    """How many elements a tensor has; symbolic extents are taken for typical."""
     return loop_points(element_axes(tensor.shape))

@@ -28,14 +28,17 @@ def col2im(node: Node) -> Tensor:
     reach = [dilations[axis] * (block[axis] - 1) + 1 for axis in range(rank)]
     counts = [(padded[axis] - reach[axis]) // strides[axis] + 1 for axis in range(rank)]
     batch, channels = columns.shape[0], columns.shape[1] // reduce(mul, block, 1)
-    x = op.reshape(op.widen(columns), [batch, channels, *block, *counts])
+    # Booleans that meet are counted.
+    is_boolean = columns.dtype == "bool"
+    terms = columns.astype("int32") if is_boolean else op.widen(columns)
+    x = op.reshape(terms, [batch, channels, *block, *counts])
     for axis in range(rank):
         x = _fold(x, rank + 1, dilations[axis], strides[axis], padded[axis])
     # Negative widths crop: the padding is no part of the image.
     before, after = pads[:rank], pads[rank:]
     negative_pads = [-width for pair in zip(before, after, strict=True) for width in pair]
     x = op.pad(x, [0, 0, 0, 0, *negative_pads]) if any(negative_pads) else x
-    return x.astype(columns.dtype)
+    return op.greater(x, 0) if is_boolean else x.astype(columns.dtype)
 
 
 def _fold(x: Tensor, axis: int, dilation: int, stride: int, extent: Dimension) -> Tensor:

@@ -36,6 +36,7 @@ from .buffer_views import joined
 from .lanes import Split, has_lanes, split_lanes
 from .loop_invariants import Hoisted, hoist_invariants
 from .map import SMALL, SMALL_STEP
+from .parallel_loops import parallelize_loops
 from .rows import Inseparable, Rows, separate_rows
 from .sink_maps import Sunk, sink_maps
 
@@ -104,7 +105,7 @@ def schedule_time_loops(
 ) -> tirx.PrimFunc | None:
     """A kernel in which runs of stages are scheduled, in loops over time and around them.
 
-    None if it has no stages.
+    What is no stage runs in parallel where it may. None if there are no blocks.
 
     Parameters
     ----------
@@ -119,8 +120,11 @@ def schedule_time_loops(
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
+    if not nodes_in(root.block.body, SBlock):  # the only block of a kernel is its root
+        changed = parallelize_loops(root, SMALL)
+        return None if changed.same_as(root) else func.with_body(changed)
     parts, buffers = _parts(root.block, [])
-    if all(isinstance(part, _Other) for part in parts):
+    if not parts:
         return None
     statements, left = _scheduled(*_with_lanes(parts, buffers), [], schedule)
     return func.with_body(replace_statements(root, statements, left))
@@ -290,7 +294,7 @@ def _scheduled(
         elif isinstance(part, _LaneLoop):
             statement = _scheduled_lanes(part, schedule)
         else:
-            statement = part.statement
+            statement = parallelize_loops(part.statement, SMALL_STEP if times else SMALL)
         statements.append(statement)
     return statements, left
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.s_tir import SBlockRealize
 
-from ...ir.kernel_rewrite import replace_realized, replace_statements
+from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import (
     Stage,
     buffer_of,
@@ -24,6 +25,7 @@ from ...ir.kernel_structure import (
 from ...ir.loops import loop, sequence
 from ...ir.passes import Phase, compiler_pass
 from .contraction import reuses_operands
+from .local_values import restate_regions
 
 _MOST = 4
 """Results of one reduction: they are kept in registers, several vectors of each."""
@@ -125,16 +127,11 @@ def _joint(first_nest: Any, second_nest: Any) -> Any:
     body = [*_parts(first_block.body), *map(rename_iters, _parts(second_block.body))]
     binds = [part for part in body if isinstance(part, tirx.Bind)]
     stores = [part for part in body if isinstance(part, tirx.BufferStore)]
-    statement = replace_realized(
-        first_realize,
-        reads=[*first_block.reads, *map(rename_iters, second_block.reads)],
-        writes=[*first_block.writes, *map(rename_iters, second_block.writes)],
-        body=sequence(*binds, *stores),
-        init=sequence(
-            *statements_of(first_block.init),
-            *map(rename_iters, statements_of(second_block.init)),
-        ),
-    )
+    init = [*statements_of(first_block.init), *map(rename_iters, statements_of(second_block.init))]
+    joint = replace_block(first_block, body=sequence(*binds, *stores), init=sequence(*init))
+    # What both read is named once: TVM's primitives fail on a buffer of two regions.
+    joint = restate_regions(joint)
+    statement: Any = SBlockRealize(first_realize.iter_values, first_realize.predicate, joint)
     for old_loop in reversed(loops):
         statement = loop(old_loop.loop_var, old_loop.extent, statement, old_loop.kind, old_loop.min)
     return statement

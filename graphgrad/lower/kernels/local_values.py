@@ -36,6 +36,9 @@ def bind_local_values(block: SBlock) -> SBlock:
     *before, store = [s for s in statements if not isinstance(s, tirx.AllocBuffer)]
     if not local or not isinstance(store, tirx.BufferStore) or is_among(store.buffer, local):
         return block
+    kept = [inner for outer in before for inner in nodes_in(outer, tirx.BufferStore)]
+    if not all(is_among(inner.buffer, local) for inner in kept):
+        return block
     value = _bound(before, store.value)
     if value is None:
         return block
@@ -48,11 +51,14 @@ def bind_local_values(block: SBlock) -> SBlock:
 
 
 def restate_regions(block: SBlock) -> SBlock:
-    """A block of one statement that says anew what it reads and writes."""
+    """A block that says anew what it reads and writes, each buffer once."""
     accesses = nodes_in(block.body, (Load, tirx.BufferStore))
     buffers = [a.source if isinstance(a, Load) else a.buffer for a in accesses]
     plain = replace_block(block, reads=[], writes=[])
     reads, writes, _ = get_sblock_access_region(plain, {buffer: buffer for buffer in buffers})
+    if block.init is not None:  # what a reduction adds to counts as written alone
+        written = [region.source for region in writes]
+        reads = [region for region in reads if not is_among(region.source, written)]
     bound = {identity(let.var) for let in nodes_in(block.body, prim.Let)}
     return drop_inner_regions(bound, replace_block(plain, reads=reads, writes=writes))
 

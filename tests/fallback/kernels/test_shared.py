@@ -40,9 +40,20 @@ def test_one_gradient_shares_nothing():
     assert shared_stages(gg.te_gradient(states, [x], head)) == []
 
 
-def test_nothing_is_shared_without_a_recurrence():
-    x, y = (te.placeholder((4, 4), "float64", name=n) for n in "xy")
+def test_a_cotangent_that_takes_sums_is_shared():
+    x, y = (
+        te.placeholder((4, 8), "float64", name="x"),
+        te.placeholder((8, 6), "float64", name="y"),
+    )
     gradients = gg.te_gradient(topi.nn.softmax(topi.matmul(x, y)), [x, y])
+    # Of the scores, from which both gradients are products with the other factor.
+    stage = shared_stages(gradients)[-1]
+    assert [int(n) for n in stage.output(0).shape] == [4, 6]
+
+
+def test_what_costs_a_pass_over_memory_is_computed_again():
+    x, y = (te.placeholder((4, 8), "float64", name=n) for n in "xy")
+    gradients = gg.te_gradient(topi.tanh(topi.multiply(x, y)), [x, y])
     assert shared_stages(gradients) == []
 
 

@@ -4,8 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tests.frontend.converters.movement import assert_moves, moving_node, values
+from tests.frontend.converters.nodes import forward
 
 CASES = [
     ((2, 12, 12), [4, 5], [2, 2], {}),
@@ -46,3 +48,12 @@ def test_symbolic_batch():
     x = values(2, 4, 9)
     proto = moving_node("Col2Im", ("n", 4, 9), [4, 4], [2, 2])
     assert_moves(proto, x, [folded(x, [4, 4], [2, 2])])
+
+
+def test_booleans_that_meet():
+    """One of them is enough."""
+    columns = np.array([[[1, 1, 0], [1, 0, 1]]], bool)
+    proto = moving_node("Col2Im", columns.shape, [4], [2])
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.BOOL
+    np.testing.assert_array_equal(forward(proto, {"x": columns})[0], [[[1, 1, 0, 1]]])

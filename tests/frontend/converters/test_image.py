@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import graphgrad as gg
@@ -197,3 +198,20 @@ def test_grid_sample_of_integers(mode):
     (ours,), (theirs,) = forward(integers, {"x": x, "grid": grid}), forward(floats, inputs)
     np.testing.assert_array_equal(ours, theirs.astype("uint8"))
     assert len(np.unique(ours)) > 4
+
+
+@pytest.mark.parametrize("opset", [10, 19])
+def test_booleans_to_the_nearest(opset):
+    x = np.array([[[[True, False, True]]]])
+    scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1, 1, 1, 2])
+    names = ["x", "scales"] if opset == 10 else ["x", "", "scales"]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.BOOL, [1, 1, 1, extent])
+        for name, extent in (("x", 3), ("y", 6))
+    ]
+    node = helper.make_node("Resize", names, ["y"], coordinate_transformation_mode="asymmetric")
+    if opset == 10:
+        del node.attribute[:]
+    graph = helper.make_graph([node], "graph", values[:1], values[1:], [scales])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    np.testing.assert_array_equal(forward(proto, {"x": x})[0], x.repeat(2, axis=3))

@@ -40,6 +40,8 @@ def _is_scaled_to_a_fraction(case: Case, oracle: str) -> bool:
     mode = case.attributes.get("coordinate_transformation_mode")
     if case.operator != "Resize" or mode not in ("align_corners", "tf_crop_and_resize"):
         return False
+    if case.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return True  # by one scale for all axes
     extents = np.array(case.arrays["x0"].shape)[
         list(case.attributes.get("axes", range(-scales.size, 0)))
     ]
@@ -120,10 +122,27 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
             and oracle == _BY_REFERENCE
         )
     ),
-    "onnx.reference turns what is infinite into the lowest int32 before it adds the zero point": (
+    "onnx.reference turns what is beyond int32 into its lowest before it adds the zero point": (
         lambda case, oracle: (
-            case.operator == "QuantizeLinear" and _has_infinity(case) and oracle == _BY_REFERENCE
+            case.operator == "QuantizeLinear" and _overflows(case) and oracle == _BY_REFERENCE
         )
+    ),
+    "both elements of a Blackman window of two are rounding errors of 0": (
+        lambda case, oracle: (
+            case.operator == "BlackmanWindow" and {**case.arrays, **case.constants}["x0"].max() <= 2
+        )
+    ),
+    "onnxruntime leaves an axis counted from the end as it is, where the aspect ratio is kept": (
+        lambda case, oracle: (
+            case.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+            and min(case.attributes.get("axes", [0])) < 0
+        )
+    ),
+    "onnxruntime's mean of nothing is 0; graphgrad's is NaN, as that of the standard's reference": (
+        lambda case, oracle: case.operator == "ReduceMean" and not case.arrays["x0"].size
+    ),
+    "where a coordinate of NaN lies is told by nobody": (
+        lambda case, oracle: case.operator == "GridSample" and _has_nan(case)
     ),
     "onnxruntime takes no region along an axis whose extent stays as it is": (
         lambda case, oracle: (
@@ -179,7 +198,7 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
         lambda case, oracle: case.operator == "NonMaxSuppression" and _has_nan(case)
     ),
     "infinity times the sine of 0 is NaN; a fast transform leaves that product out": (
-        lambda case, oracle: case.operator in ("DFT", "STFT") and _has_infinity(case)
+        lambda case, oracle: case.operator in ("DFT", "STFT") and _overflows(case)
     ),
     "onnxruntime's softmax is finite where the largest number is infinite; graphgrad's is NaN, as "
     "that of numpy and PyTorch": (
@@ -222,7 +241,7 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
     "graphgrad puts zeros between the elements of a transposed convolution, which a weight of NaN "
     "or infinity makes NaN": (
         lambda case, oracle: (
-            case.operator == "ConvTranspose" and (_has_nan(case) or _has_infinity(case))
+            case.operator == "ConvTranspose" and (_has_nan(case) or _overflows(case))
         )
     ),
     "onnxruntime's cubic interpolation reads what lies outside of the image, the standard "

@@ -206,3 +206,16 @@ def test_rows_that_fit_no_cache_are_read_whole(channels, side_by_side, batch):
     result.agree()
     if UNIT.lanes("float32") == 16 and batch == 8 and channels != 200:
         assert f"T.vectorized({side_by_side})" in result.text
+
+
+def test_siblings_of_a_common_operand_are_scheduled():
+    """TVM's primitives fail on a block that names what it reads twice."""
+    x, y = tensor(32, 64, 64), tensor(32, 64, 64, name="y")
+    d, e = (te.reduce_axis((0, 32), name) for name in "de")
+    total = te.compute((64, 64), lambda i, j: te.sum(x[d, i, j], axis=d), name="total")
+    moment = te.compute(
+        (64, 64), lambda i, j: te.sum(te.exp(x[e, i, j]) * y[e, i, j], axis=e), name="moment"
+    )
+    runs = run([x, y], [total, moment])
+    runs.agree()
+    assert "T.parallel" in runs.text

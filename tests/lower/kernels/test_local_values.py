@@ -55,6 +55,27 @@ def test_other_blocks_stay_as_they_are():
     assert bind_local_values(block).same_as(block)
 
 
+@T.prim_func(s_tir=True)
+def two_results(
+    x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32"), z: T.Buffer((8,), "float32")
+):
+    with T.sblock("root"):
+        for i in range(8):
+            with T.sblock("y"):
+                v_i = T.axis.spatial(8, i)
+                T.reads(x[v_i])
+                T.writes(y[v_i], z[v_i])
+                value = T.alloc_local((1,), "float32")
+                value[0] = T.exp(x[v_i])
+                y[v_i] = value[0]
+                z[v_i] = value[0] * value[0]
+
+
+def test_no_result_of_several_is_dropped():
+    block = block_of(two_results)
+    assert bind_local_values(block).same_as(block)
+
+
 def test_a_chain_that_would_grow_exponentially_stays():
     """Each value is used twice: put into one another they would be 2ⁿ nodes."""
     x, y = (tvm.tirx.decl_buffer((8,), "float32", name) for name in "xy")

@@ -1,0 +1,70 @@
+"""What is no stage runs in parallel where its loops are independent, and computes the same."""
+
+import numpy as np
+from tvm import te, tirx
+from tvm.script import tirx as T
+
+import graphgrad as gg
+from graphgrad.lower.cpu.schedule import schedule_loops
+from tests.lower.kernel_programs import UNIT, run, tensor
+
+
+def test_a_reduction_that_keeps_values_in_local_memory():
+    x = tensor(64, 96)
+    k = te.reduce_axis((0, tirx.IntImm("int64", 8)), "k")
+    var = tirx.Var("v", "float32")
+
+    def term(i, j):
+        # A condition on loops may not be bound in the expression.
+        read = te.if_then_else(j >= k, x[i, j - k], 0.0)
+        return te.sum(tirx.Let(var, read, var * te.exp(var) + var), axis=k)
+
+    y = te.compute((64, 96), term, name="y")
+    runs = run([x], [y], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "T.float32" in runs.text and "T.parallel" in runs.text
+
+
+def gathered(place):
+    """The gradient of a gather along the middle of three axes, and what it takes."""
+    x, index = tensor(16, 32, 32), tensor(64, dtype="int32", name="index")
+    y = te.compute((16, 64, 32), lambda c, i, j: x[place(c, index[i], j)], name="y")
+    head = tensor(16, 64, 32, name="head")
+    (dx,) = gg.te_gradient(y, [x], head)
+    return index, head, dx
+
+
+def test_a_scatter_goes_by_what_its_index_does_not_choose():
+    index, head, dx = gathered(lambda c, place, j: (c, place, j))
+    values = [np.random.default_rng(0).integers(0, 32, 64).astype("int32")]
+    values.append(np.random.default_rng(1).standard_normal((16, 64, 32)).astype("float32"))
+    runs = run([index, head], [dx], values=values, make=gg.fallback.create_prim_func)
+    np.testing.assert_array_equal(*[each[0] for each in (runs.stock, runs.scheduled)])
+    assert runs.text.count("T.parallel") == 2  # the zeros, and what is added to them
+
+
+def test_a_scatter_to_places_that_data_choose_stays_serial():
+    index, head, dx = gathered(lambda c, place, j: (place % 16, c * 2 + j % 2, j))
+    values = [np.random.default_rng(0).integers(0, 32, 64).astype("int32")]
+    values.append(np.random.default_rng(1).standard_normal((16, 64, 32)).astype("float32"))
+    runs = run([index, head], [dx], values=values, make=gg.fallback.create_prim_func)
+    np.testing.assert_array_equal(*[each[0] for each in (runs.stock, runs.scheduled)])
+    assert runs.text.count("T.parallel") == 1
+
+
+@T.prim_func(s_tir=True)
+def carried(x: T.Buffer((256, 256), "float32"), y: T.Buffer((256, 256), "float32")):
+    for i, j in T.grid(256, 256):
+        with T.sblock("y"):
+            v_i, v_j = T.axis.remap("SS", [i, j])
+            T.reads(x[v_i, v_j], y[v_i - 1, v_j])
+            T.writes(y[v_i, v_j])
+            before = T.alloc_local((1,), "float32")
+            before[0] = T.if_then_else(v_i > 0, y[v_i - 1, v_j], T.float32(0))
+            y[v_i, v_j] = before[0] * before[0] + x[v_i, v_j]
+
+
+def test_an_axis_that_only_says_it_is_spatial_stays_serial():
+    """TVM compiles it, in the order of the loops."""
+    outer = schedule_loops(carried, UNIT, binds=False).script()
+    assert "for i in T.parallel" not in outer and "fused in T.parallel" not in outer
