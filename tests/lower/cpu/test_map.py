@@ -24,6 +24,18 @@ def test_elementwise(shape):
     assert "T.parallel" in result.text
 
 
+@pytest.mark.parametrize(
+    "shape, vector",
+    [((4, 32, 28, 28), "for ax2_ax3_fused_1 in"), ((8, 512, 7, 7), "for ax1_ax2_ax3_fused_1 in")],
+    ids=label,
+)
+def test_no_more_axes_are_fused_than_make_whole_vectors(shape, vector):
+    """Of more, each vector takes divisions by all extents: a dozen times as long."""
+    result = run(*unary(tensor(*shape)))
+    result.agree()
+    assert f"{vector} T.vectorized(T.int64(16))" in result.text
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0,), (0, 7), (40000, 0)], ids=label)
 def test_small_maps_stay_serial(shape):
     result = run(*unary(tensor(*shape)))
