@@ -191,7 +191,7 @@ class _Step:
         if len(iterators) < len(self.blocks) or len(extents) != 1 or len(dtypes) != 1:
             return None
         (extent,) = extents
-        if extent is None:
+        if not extent:
             return None
         return _Lane(extent, [iterators[number] for number in range(len(self.blocks))])
 

@@ -34,6 +34,17 @@ def test_steps_of_channels_that_are_independent_are_over_parts_of_these(shape):
     assert "T.axis.opaque" in step and "T.parallel" not in step
 
 
+@pytest.mark.parametrize("shape", [(0, 300), (300, 0), (0, 0)], ids=str)
+def test_of_no_lanes_none_are_split(shape):
+    x = tensor(STEPS + 1, *shape, name="x")
+
+    def update(state):
+        return te.compute(state.shape, lambda t, *at: state(t - 1, *at) + x(t, *at), name="next")
+
+    first, states = scan(update, *shape)
+    created([x, first], [states])
+
+
 @pytest.mark.parametrize("batch", [64, 48, 40])
 def test_each_thread_multiplies_some_rows_of_the_batch(batch):
     inputs, states = recurrence(batch, 64)
