@@ -147,11 +147,11 @@ def disagreement(name: str, reference: str, folder: Path) -> str | None:
     with np.load(gradients_file(folder, reference)) as arrays:
         expected = dict(arrays)
     with np.load(gradients_file(folder, name)) as arrays:
-        found = dict(arrays)
-    if found.keys() != expected.keys():
-        return f"{name} has gradients by {list(found)}, not {list(expected)}"
+        gradients = dict(arrays)
+    if gradients.keys() != expected.keys():
+        return f"{name} has gradients by {list(gradients)}, not {list(expected)}"
     for weight, array in expected.items():
-        error = np.linalg.norm(found[weight] - array) / max(np.linalg.norm(array), 1e-30)
+        error = np.linalg.norm(gradients[weight] - array) / max(np.linalg.norm(array), 1e-30)
         if not error <= GRADIENT_TOLERANCE:  # NaN is wrong as well
             return (
                 f"gradients differ: that of {weight} by {name} is {error:.1e} of its norm away "

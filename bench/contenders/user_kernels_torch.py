@@ -21,8 +21,8 @@ def bilateral_slice(grid: Tensor, guide: Tensor, image: Tensor) -> Tensor:
     x = (torch.arange(width, dtype=guide.dtype) + 0.5) * (2 / width) - 1
     columns, rows = x.expand(height, width), y[:, None].expand(height, width)
     places = torch.stack([columns, rows, 2 * guide - 1], -1)[None, None]
-    found = F.grid_sample(grid[None], places, padding_mode="border", align_corners=False)
-    transform = found.view(3, 4, height, width)
+    sampled = F.grid_sample(grid[None], places, padding_mode="border", align_corners=False)
+    transform = sampled.view(3, 4, height, width)
     return (transform[:, :3] * image).sum(1) + transform[:, 3]
 
 
@@ -36,8 +36,8 @@ def banded_attention(q: Tensor, k: Tensor, v: Tensor, radius: int) -> Tensor:
 
     blocks = torch.arange(length // radius)[:, None, None] * radius
     i, j = torch.arange(radius)[:, None], torch.arange(3 * radius)
-    place = blocks + j
-    near = (j >= i) & (j <= i + 2 * radius) & (place >= radius) & (place < length + radius)
+    position = blocks + j
+    near = (j >= i) & (j <= i + 2 * radius) & (position >= radius) & (position < length + radius)
     scores = (q.view(heads, -1, radius, width) @ around(k).transpose(-1, -2)) * width**-0.5
     p = scores.masked_fill(~near, float("-inf")).softmax(-1)
     return (p @ around(v)).view(heads, length, width)
@@ -87,9 +87,9 @@ def filter_bank(signal: Tensor, tap: Tensor) -> Tensor:
 
 def spline(x: Tensor, coefficient: Tensor) -> Tensor:
     knots = coefficient.shape[1] - 3
-    place = x * knots
-    cell = place.floor().long().clamp(0, knots - 1)
-    u = place - cell
+    position = x * knots
+    cell = position.floor().long().clamp(0, knots - 1)
+    u = position - cell
     v = 1 - u
     basis = (
         v**3,
@@ -196,5 +196,5 @@ class Step:
 
     def gradients(self) -> dict[str, np.ndarray]:
         """Return the value and the gradients of the last call."""
-        found = dict(zip(self._floats, self._gradients, strict=True))
-        return {"value": self._value.detach().numpy(), **{n: g.numpy() for n, g in found.items()}}
+        named = dict(zip(self._floats, self._gradients, strict=True))
+        return {"value": self._value.detach().numpy(), **{n: g.numpy() for n, g in named.items()}}

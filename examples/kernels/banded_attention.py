@@ -23,8 +23,8 @@ def banded_attention(q, k, v, radius):
     c = te.reduce_axis((0, width), "c")
     w, u, z = (te.reduce_axis((0, 2 * radius + 1), name) for name in "wuz")
 
-    def inside(place, value, otherwise):
-        is_inside = te.all(place >= radius, place < length + radius)
+    def inside(position, value, otherwise):
+        is_inside = te.all(position >= radius, position < length + radius)
         return te.if_then_else(is_inside, value, otherwise)
 
     def padded(x, name):

@@ -1,4 +1,4 @@
-"""A bilateral slice: color transforms looked up in a coarse grid by place and by a guide's value.
+"""A bilateral slice: color transforms read from a coarse grid by position and a guide's value.
 
     python examples/kernels/bilateral_slice.py
 
@@ -27,11 +27,11 @@ def bilateral_slice(grid, guide, image):
     _, height, width = image.shape
     z, y, x = (te.reduce_axis((0, 2), name) for name in "zyx")
 
-    def neighbor(place, offset, extent):
-        """One of the two cells around a place, and its weight."""
-        cell = te.floor(place) + offset
+    def neighbor(position, offset, extent):
+        """One of the two cells around a position, and its weight."""
+        cell = te.floor(position) + offset
         inside = tirx.Max(tirx.Min(cell.astype("int32"), extent - 1), 0)
-        return inside, 1.0 - te.abs(place - cell)
+        return inside, 1.0 - te.abs(position - cell)
 
     def transform(t, i, j):
         k, in_depth = neighbor(guide[i, j] * depth - 0.5, z, depth)
@@ -39,11 +39,11 @@ def bilateral_slice(grid, guide, image):
         c, in_columns = neighbor((j + 0.5) * columns / width - 0.5, x, columns)
         return te.sum(grid[t, k, r, c] * in_depth * in_rows * in_columns, axis=[z, y, x])
 
-    found = te.compute((12, height, width), transform, name="found")
+    affine = te.compute((12, height, width), transform, name="affine")
 
     def transformed(o, i, j):
         return sum(
-            (found[4 * o + c, i, j] * image[c, i, j] for c in range(3)), found[4 * o + 3, i, j]
+            (affine[4 * o + c, i, j] * image[c, i, j] for c in range(3)), affine[4 * o + 3, i, j]
         )
 
     return te.compute(image.shape, transformed, name="transformed")
@@ -59,19 +59,19 @@ def script(depth, rows, columns, height, width):
         image: T.Buffer((3, height, width), "float32"),
         out: T.Buffer((3, height, width), "float32"),
     ):
-        found = T.sblock_alloc_buffer((12, height, width), "float32")
+        affine = T.sblock_alloc_buffer((12, height, width), "float32")
         for t, i, j, z, y, x in T.grid(12, height, width, 2, 2, 2):
-            with T.sblock("found"):
+            with T.sblock("affine"):
                 vt, vi, vj, vz, vy, vx = T.axis.remap("SSSRRR", [t, i, j, z, y, x])
                 with T.init():
-                    found[vt, vi, vj] = T.float32(0)
+                    affine[vt, vi, vj] = T.float32(0)
                 a: T.let = guide[vi, vj] * depth - 0.5
                 b: T.let = (T.Cast("float32", vi) + 0.5) * rows / height - 0.5
                 c: T.let = (T.Cast("float32", vj) + 0.5) * columns / width - 0.5
                 k: T.let = T.floor(a) + vz
                 r: T.let = T.floor(b) + vy
                 s: T.let = T.floor(c) + vx
-                found[vt, vi, vj] = found[vt, vi, vj] + (
+                affine[vt, vi, vj] = affine[vt, vi, vj] + (
                     grid[
                         vt,
                         T.max(T.min(T.Cast("int32", k), depth - 1), 0),
@@ -86,10 +86,10 @@ def script(depth, rows, columns, height, width):
             with T.sblock("transformed"):
                 vo, vi, vj = T.axis.remap("SSS", [o, i, j])
                 out[vo, vi, vj] = (
-                    found[4 * vo, vi, vj] * image[0, vi, vj]
-                    + found[4 * vo + 1, vi, vj] * image[1, vi, vj]
-                    + found[4 * vo + 2, vi, vj] * image[2, vi, vj]
-                    + found[4 * vo + 3, vi, vj]
+                    affine[4 * vo, vi, vj] * image[0, vi, vj]
+                    + affine[4 * vo + 1, vi, vj] * image[1, vi, vj]
+                    + affine[4 * vo + 2, vi, vj] * image[2, vi, vj]
+                    + affine[4 * vo + 3, vi, vj]
                 )
 
     return kernel

@@ -28,8 +28,8 @@ def lifting_wavelet(image, factor):
         shape = [n // 2 if number == axis else n for number, n in enumerate(x.shape)]
         last = shape[axis] - 1
 
-        def moved(at, place):
-            return [*at[:axis], place, *at[axis + 1 :]]
+        def moved(at, position):
+            return [*at[:axis], position, *at[axis + 1 :]]
 
         def taken(part):
             return te.compute(shape, lambda *at: x(*moved(at, 2 * at[axis] + part)), name="half")

@@ -24,9 +24,9 @@ def spline(x, coefficient):
     m = te.reduce_axis((0, 4), "m")
 
     def value(c, i):
-        place = x[c, i] * knots
-        cell = tirx.Max(tirx.Min(te.floor(place).astype("int32"), knots - 1), 0)
-        u = place - cell.astype("float32")
+        position = x[c, i] * knots
+        cell = tirx.Max(tirx.Min(te.floor(position).astype("int32"), knots - 1), 0)
+        u = position - cell.astype("float32")
         # The distance to the middle of the m-th basis function, which is 2 wide to either side.
         d = te.abs(u + 1.0 - m)
         near = 4.0 - 6.0 * d * d + 3.0 * d * d * d
@@ -49,9 +49,9 @@ def script(channels, places, knots):
         for c, i in T.grid(channels, places):
             with T.sblock("spline"):
                 vc, vi = T.axis.remap("SS", [c, i])
-                place: T.let = x[vc, vi] * T.float32(knots)
-                cell: T.let = T.max(T.min(T.Cast("int32", T.floor(place)), knots - 1), 0)
-                u: T.let = place - T.Cast("float32", cell)
+                position: T.let = x[vc, vi] * T.float32(knots)
+                cell: T.let = T.max(T.min(T.Cast("int32", T.floor(position)), knots - 1), 0)
+                u: T.let = position - T.Cast("float32", cell)
                 v: T.let = 1.0 - u
                 out[vc, vi] = (
                     v * v * v * coefficient[vc, cell]

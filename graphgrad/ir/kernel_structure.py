@@ -23,7 +23,7 @@ _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, t
 
 _CONDITIONAL = "prim.if_then_else"
 _REDUCTION_KIND = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
-_ASSUMED_SYMBOLIC_EXTENT = (
+ASSUMED_SYMBOLIC_EXTENT = (
     1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
 )
 
@@ -96,7 +96,7 @@ class Stage:
 def volume(axes: Iterable[Axis]) -> int:
     """The number of points of the loops; a symbolic extent counts as a long one."""
     return math.prod(
-        _ASSUMED_SYMBOLIC_EXTENT if axis.extent is None else axis.extent for axis in axes
+        ASSUMED_SYMBOLIC_EXTENT if axis.extent is None else axis.extent for axis in axes
     )
 
 

@@ -63,6 +63,13 @@ def loop(
     return tirx.For(var, start, trips, kind, body)
 
 
+def within(outer: Sequence[Any], body: Statement) -> Statement:
+    """Loops like other ones (For), given from the outermost, around a statement."""
+    for each in reversed(outer):
+        body = loop(each.loop_var, each.extent, body, each.kind, each.min)
+    return body
+
+
 def loops(around: Iterable[Around], body: Statement, kind: ForKind = ForKind.SERIAL) -> Statement:
     """Loops from 0, given from the outermost, around a statement."""
     for var, trips in reversed(list(around)):

@@ -20,6 +20,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_rewrite import replace_block
 from ...ir.kernel_structure import (
+    ASSUMED_SYMBOLIC_EXTENT,
     Load,
     buffer_of,
     is_among,
@@ -30,6 +31,7 @@ from ...ir.kernel_structure import (
 )
 from ...ir.loops import ceil_div, loop, unravel, variable
 from ...ir.visits import nodes_in, replace_nodes
+from .buffer_views import block_of
 from .rows import Tile
 
 _PART_POINTS = 1 << 11
@@ -43,9 +45,6 @@ of a contraction's tile in registers."""
 _MAX_SHARED_BYTES = 1 << 17
 """Bytes up to which each thread may read what is the same for all lanes, in each step: part of a
 second-level cache (256 KB to 2 MB). More is read better once for all lanes."""
-
-_LONG = 1024
-"""What a symbolic extent counts as."""
 
 _DATA_PARALLEL = int(tirx.IterVar.DataPar)
 
@@ -154,7 +153,7 @@ class _Step:
     """The stages of one step, and what they access."""
 
     def __init__(self, nests: Sequence[Any]):
-        self.blocks = [_block(nest) for nest in nests]
+        self.blocks = [block_of(nest) for nest in nests]
         self.accesses = [nodes_in(nest, (Load, tirx.BufferStore)) for nest in nests]
         stores = [store for nest in nests for store in nodes_in(nest, tirx.BufferStore)]
         self.written = [store.buffer for store in stores]
@@ -245,7 +244,9 @@ class _Step:
                     continue
                 is_product = is_product or self.blocks[number].init is not None
                 item = tvm.DataType(str(buffer.dtype)).itemsize
-                shared[buffer] = item * math.prod(static(n) or _LONG for n in buffer.shape)
+                shared[buffer] = item * math.prod(
+                    static(n) or ASSUMED_SYMBOLIC_EXTENT for n in buffer.shape
+                )
         return sum(shared.values()), is_product
 
 
@@ -264,13 +265,7 @@ def _dimension(access: Any, iterator: Any) -> int | None:
 
 def _points(block: SBlock) -> int:
     """How often a block is evaluated; an extent that is symbolic counts as a long one."""
-    return math.prod(static(axis.dom.extent) or _LONG for axis in block.iter_vars)
-
-
-def _block(nest: Any) -> SBlock:
-    found = loop_nest(nest)
-    assert found is not None
-    return found[1].block
+    return math.prod(static(axis.dom.extent) or ASSUMED_SYMBOLIC_EXTENT for axis in block.iter_vars)
 
 
 def _of_tiles(nest: Any, tiles: dict[Any, Tile]) -> Any:

@@ -21,11 +21,11 @@ MIN_PARALLEL_TRIPS = 32
 SMALL = 1 << 14
 """Points of a stage's loops below which handing work to other threads costs more than it saves."""
 
-_MIN_FUSED = 256
-"""Elements of the innermost loops, where they are fused no further than need be."""
-
 SMALL_STEP = 1 << 12
 """The same in a step of a loop over time: between two steps, other threads wait for work."""
+
+_MIN_FUSED = 256
+"""Elements of the innermost loops, where they are fused no further than need be."""
 
 
 def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit, small: int = SMALL) -> None:

@@ -24,7 +24,7 @@ from ...ir.kernel_structure import (
     statements_of,
     static,
 )
-from ...ir.loops import fused, loop, sequence
+from ...ir.loops import fused, sequence, within
 from ...ir.visits import nodes_in
 from .map import MIN_PARALLEL_TRIPS
 
@@ -85,7 +85,7 @@ def _with_spatial_loops_in_parallel(
     if not outer:
         return None
     pairs = [(around.loop_var, int(around.extent)) for around in outer]
-    return fused(pairs, _around(loops[len(outer) :], realize), tirx.ForKind.PARALLEL)
+    return fused(pairs, within(loops[len(outer) :], realize), tirx.ForKind.PARALLEL)
 
 
 def _writes_its_own(block: Any, var: Any) -> bool:
@@ -140,7 +140,7 @@ def _scatter_in_parallel(statement: Any, local: Sequence[Any], small: int) -> An
         (first,) = chosen
         rest = [each for each in loops if not each.same_as(first)]
         pair = (first.loop_var, int(first.extent))
-        body = sequence(*local, _around(rest, inner))
+        body = sequence(*local, within(rest, inner))
         return fused([pair], body, tirx.ForKind.PARALLEL)
     return None
 
@@ -158,9 +158,3 @@ def _are_plain(loops: Sequence[Any]) -> bool:
 
 def _trips(loops: Sequence[Any]) -> int:
     return math.prod(static(each.extent) or 1 for each in loops)
-
-
-def _around(loops: Sequence[Any], body: Any) -> Any:
-    for each in reversed(loops):
-        body = loop(each.loop_var, each.extent, body, each.kind, each.min)
-    return body

@@ -29,7 +29,7 @@ from ...ir.kernel_structure import (
     substitute_values,
     uses,
 )
-from ...ir.loops import loop
+from ...ir.loops import within
 from ...ir.visits import nodes_in, replace_nodes
 from .buffer_views import stores_at_iterators
 
@@ -153,10 +153,8 @@ def _at_row(nest: Any, row: Any, target: Any) -> Any:
     value = substitute_values(outer.body.value, {first: row.astype(str(first.ty.dtype))})
     body = tirx.BufferStore(target, value, list(outer.body.indices)[1:])
     block = replace_block(outer, iter_vars=outer.iter_vars[1:], body=body, reads=[], writes=[])
-    result = SBlockRealize(list(realize.iter_values)[1:], realize.predicate, block)
-    for each in reversed(loops[1:]):
-        result = loop(each.loop_var, each.extent, result, each.kind, each.min)
-    return result
+    nest = SBlockRealize(list(realize.iter_values)[1:], realize.predicate, block)
+    return within(loops[1:], nest)
 
 
 def _reading(nest: Any, rows: Mapping[Any, Any]) -> Any:

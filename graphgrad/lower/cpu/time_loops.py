@@ -29,7 +29,7 @@ from ...ir.kernel_structure import (
     statements_of,
     uses,
 )
-from ...ir.loops import block, loop, sequence
+from ...ir.loops import block, sequence, within
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.local_values import bind_local_values
 from .buffer_views import joined
@@ -204,13 +204,6 @@ def _is_time_loop(loops: Sequence[Any], realize: Any) -> bool:
     )
 
 
-def _around(loops: Sequence[Any], body: Any) -> Any:
-    """The same loops around another statement."""
-    for outer in reversed(loops):
-        body = loop(outer.loop_var, outer.extent, body, outer.kind, outer.min)
-    return body
-
-
 def _with_lanes(parts: Sequence[_Part], buffers: Sequence[Any]) -> tuple[list[_Part], list[Any]]:
     """Parts in which loops over time whose lanes are independent are over these, if that pays.
 
@@ -320,7 +313,7 @@ def _scheduled_loop(
     step = replace_realized(
         part.loop.body, reads=[], writes=[], body=sequence(*statements), alloc_buffers=left
     )
-    return _around([part.loop], step), hoisted
+    return within([part.loop], step), hoisted
 
 
 def _scheduled_lanes(part: _LaneLoop, schedule: ScheduleKernel) -> Any:
@@ -331,7 +324,7 @@ def _scheduled_lanes(part: _LaneLoop, schedule: ScheduleKernel) -> Any:
     step = replace_realized(
         part.loop.body, reads=[], writes=[], body=sequence(*statements), alloc_buffers=[]
     )
-    body = sequence(*hoisted.statements, _around([part.loop], step))
+    body = sequence(*hoisted.statements, within([part.loop], step))
     return part.split.around(body, hoisted.buffers)
 
 
@@ -383,5 +376,5 @@ def _with_own_names(nests: Sequence[Any]) -> list[Any]:
         while name in taken:
             name += "_"
         taken.add(name)
-        renamed.append(_around(loops, replace_realized(realize, name_hint=name)))
+        renamed.append(within(loops, replace_realized(realize, name_hint=name)))
     return renamed
