@@ -119,7 +119,9 @@ def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> Written
 
 def _span(rule: Rule, call: Any) -> Any:
     """The span of a form's calls; it tells the origin of a rule that is not graphgrad's."""
-    return call.span if rule.origin == "hand" else gradient_span(call.span, rule.origin)
+    if rule.origin == "hand":
+        return call.span
+    return gradient_span(call.span, rule.origin, primal=True)
 
 
 def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:

@@ -31,14 +31,20 @@ class Provenance:
     origin : str or None
         Who wrote the gradient that this binding belongs to: ``"hand"``, ``"derived"`` or
         ``"user"``; ``None`` for a binding of the primal program.
+    primal : bool
+        Whether the binding computes a primal value in spite of its origin: it stands in the form
+        in which a composite is written out, whose gradient has that origin.
     """
 
     node: str | None = None
     op_type: str | None = None
     origin: str | None = None
+    primal: bool = False
 
 
-def span_of(node_name: str | None, op_type: str | None, origin: str | None = None) -> Span:
+def span_of(
+    node_name: str | None, op_type: str | None, origin: str | None = None, *, primal: bool = False
+) -> Span:
     """A span that carries a provenance.
 
     Parameters
@@ -47,6 +53,8 @@ def span_of(node_name: str | None, op_type: str | None, origin: str | None = Non
         Name and operator of the ONNX node.
     origin : str or None
         ``"hand"``, ``"derived"``, ``"user"`` or ``None``.
+    primal : bool
+        As in `Provenance`.
 
     Raises
     ------
@@ -55,7 +63,8 @@ def span_of(node_name: str | None, op_type: str | None, origin: str | None = Non
     """
     if origin is not None and origin not in ORIGINS:
         raise ArgumentError(f"unknown gradient origin {origin!r}: expected one of {ORIGINS}")
-    text = json.dumps({"node": node_name, "op_type": op_type, "origin": origin})
+    fields = {"node": node_name, "op_type": op_type, "origin": origin}
+    text = json.dumps({**fields, "primal": True} if primal else fields)
     return Span(SourceName(_PREFIX + text), 0, 0, 0, 0)
 
 
@@ -67,13 +76,15 @@ def read(span: Span | None) -> Provenance:
     return Provenance(**json.loads(name.removeprefix(_PREFIX)))
 
 
-def gradient_span(span: Span | None, origin: str) -> Span:
+def gradient_span(span: Span | None, origin: str, *, primal: bool = False) -> Span:
     """A span for a gradient binding of the node that `span` belongs to.
+
+    With `primal` it is for a primal one, whose gradient has that origin.
 
     Raises
     ------
     ArgumentError
         If `origin` is none of ``"hand"``, ``"derived"``, ``"user"``.
     """
-    primal = read(span)
-    return span_of(primal.node, primal.op_type, origin)
+    source = read(span)
+    return span_of(source.node, source.op_type, origin, primal=primal)

@@ -43,6 +43,7 @@ from .cuda import schedule as cuda
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.sorting import sort_on_device
 from .fusion import (
+    annotate_reductions,
     decide_fusion,
     fuse_rowwise,
     fuse_siblings,
@@ -81,6 +82,7 @@ PASSES: list[Entry] = [
             replace_tuples,
             share_results,
             stock.ANNOTATE_PATTERNS,
+            annotate_reductions,
             recompute_maps,
             stock.FUSE_OPS,
             stock.FUSE_KERNELS,

@@ -390,7 +390,7 @@ def _described(called: Called, origins: Sequence[Origin], call: int | None) -> K
         " + ".join(dict.fromkeys(map(_phase, origins))),
         " + ".join(dict.fromkeys(map(_class, origins))),
         tuple(dict.fromkeys(provenance.node for provenance in provenances if provenance.node)),
-        tuple(sorted({provenance.origin for provenance in provenances if provenance.origin})),
+        tuple(sorted({p.origin for p in provenances if p.origin and not p.primal})),
         call,
         size,
     )
@@ -398,7 +398,7 @@ def _described(called: Called, origins: Sequence[Origin], call: int | None) -> K
 
 def _phase(origin: Origin) -> str:
     """The phase of the step that an origin belongs to."""
-    if origin.provenance.origin is not None:
+    if origin.provenance.origin is not None and not origin.provenance.primal:
         return "backward"
     return "update" if origin.provenance.op_type == "update" else "forward"
 

@@ -103,6 +103,7 @@ def test_derived_gradients_are_called_so():
     found = gg.profile(step, *batch(), steps=1)
     told = {origin for kernel in found.kernels for origin in kernel.gradients}
     assert "derived" in told and "hand" not in told
+    assert "forward" in {phase for kernel in found.kernels for phase in kernel.phase.split(" + ")}
 
 
 def sorting_model():

@@ -6,10 +6,11 @@ times as long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import tvm
 from tvm import te, tirx
+from tvm.ir import prim
 
 from ..common_subexpressions import fragile
 from ..graph import Operation, map_expressions, outputs_of, rewritten
@@ -18,6 +19,7 @@ from ..reductions.reduce import stage_axes
 from ..walk import (
     Expr,
     contain,
+    depend,
     graph_of,
     identity,
     is_conditional,
@@ -49,21 +51,40 @@ def _rewrite_stage(op: Operation) -> list[te.Tensor] | None:
 
 
 def _select_values(root: Expr, axes: Sequence[Axis]) -> Expr:
-    if not contain([root], lambda node: is_conditional(node) and reads(node.args[0])):
+    if not contain([root], is_conditional):
         return root
     graph = graph_of([root])
+    held = _variables_of_data([node for node, _ in graph])
     operands_of = {identity(node): operands for node, operands in graph}
     protected = fragile([root], [node for node, _ in graph], operands_of, axes)
     results: dict[int, Expr] = {}
     for node, operands in graph:
         new = [results[identity(part)] for part in operands]
         results[identity(node)] = rebuilt(node, new, operands)
-        if is_conditional(node) and reads(operands[0]):
+        if is_conditional(node) and _depends_on_data(operands[0], held):
             # Protection is a matter of the original values, cost one of the rewritten ones.
             is_protected = any(identity(value) in protected for value in operands[1:])
             if not is_protected and all(map(_is_cheap, new[1:])):
                 results[identity(node)] = tirx.Select(*new)
     return results[identity(root)]
+
+
+def _variables_of_data(nodes: Sequence[Expr]) -> set[int]:
+    """The identities of the variables that are bound to what tensors hold.
+
+    `nodes` are in postorder.
+    """
+    held: set[int] = set()
+    # Outer bindings first: an inner one may be of a variable of theirs.
+    for node in reversed(nodes):
+        if isinstance(node, prim.Let) and _depends_on_data(node.value, held):
+            held.add(identity(node.var))
+    return held
+
+
+def _depends_on_data(expr: Expr, held: Container[int]) -> bool:
+    """Whether an expression depends on what tensors hold, given the variables that do."""
+    return reads(expr) or depend([expr], held)
 
 
 def _is_cheap(value: Expr) -> bool:

@@ -4,6 +4,7 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 
 - `tuples`: a reader of a tuple's item reads the item itself, before fusion;
 - `common_subexpressions`: small results that two kernels compute alike are computed once, before;
+- `reductions`: sums that TVM takes for contractions are told as reductions, before;
 - `recompute`: a map with several readers is computed in each of them, before fusion;
 - `multi_output`: reductions that read the same tensor share a kernel, after fusion;
 - `rowwise`: kernels that compute by the same rows of tensors become one, after that;
@@ -17,10 +18,12 @@ from .common_subexpressions import share_results
 from .fusable import decide_fusion
 from .multi_output import fuse_siblings
 from .recompute import recompute_maps
+from .reductions import annotate_reductions
 from .rowwise import fuse_rowwise
 from .tuples import name_inner_tuples, replace_tuples
 
 __all__ = [
+    "annotate_reductions",
     "decide_fusion",
     "fuse_rowwise",
     "fuse_siblings",

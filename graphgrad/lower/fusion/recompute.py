@@ -28,6 +28,7 @@ from ...ir.passes import Phase, compiler_pass
 from ...tvm_fixes.hooks import set_type
 from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
+from .reductions import REDUCTION
 
 _MAX_OPERATIONS = 24
 """Operations of a map that is computed several times, index arithmetic included."""
@@ -46,8 +47,8 @@ element of a large tensor and to read it again, so few copies of one cost nothin
 _MAX_FUNCTION_READERS = 3
 """Readers of a map that calls such a function."""
 
-_INJECTIVE, _REDUCING = 2, 3
-"""Two of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
+_INJECTIVE = 2
+"""One of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
 injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion
 puts maps into kernels up to a reduction."""
 
@@ -116,7 +117,7 @@ class _Kernel:
         readers, because some may compare it with what others have made of it. So each reader must
         be a map, in which the functions are expanded to the same vector arithmetic.
         """
-        if self.kind > (_INJECTIVE if with_functions else _REDUCING) or not self.stages:
+        if self.kind > (_INJECTIVE if with_functions else REDUCTION) or not self.stages:
             return False
         readers = [s for s in self.stages if any(self._reads(s, position))]
         # A load under a condition is not vectorized, and a scalar function may round otherwise.
@@ -296,6 +297,6 @@ class _Block:
             value = self._bindings[source].value
             if source in self._completed:
                 return True
-            if is_kernel_call(value) and self._kernels[value.args[0]].kind > _REDUCING:
+            if is_kernel_call(value) and self._kernels[value.args[0]].kind > REDUCTION:
                 return True
         return False
