@@ -23,6 +23,7 @@ import tvm
 from kernel_work import body_evaluations, kernel_calls
 from machine import facts, versions
 from repository import ROOT
+from rule_workloads import WORKLOADS
 from table import table
 from tvm import relax
 
@@ -30,84 +31,9 @@ import graphgrad as gg
 from graphgrad.check import flat, sample_inputs, sample_module
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ops.legalize import LEGALIZATIONS
-from graphgrad.registry.sample import Sample, sample, static, tensor
 
 PAGE = ROOT / "docs" / "derived-vs-hand.md"
 RULES = {"hand": "auto", "derived": "derived"}
-
-_IMAGE = (4, 32, 28, 28)
-_ROWS = (256, 512)
-_PADDED = {"padding": (1, 1)}
-
-
-def _index(*shape: int, below: int) -> Any:
-    return tensor(shape, 0, below, dtype="int64")
-
-
-WORKLOADS: dict[str, tuple[str, Sample]] = {
-    "relu": ("relax.nn.relu", sample(_IMAGE)),
-    "sigmoid": ("relax.sigmoid", sample(_IMAGE)),
-    "gelu": ("relax.nn.gelu", sample(_IMAGE)),
-    "power": ("relax.power", sample(tensor(_ROWS, 0.5, 2.0), (512,))),
-    "divide, broadcast": ("relax.divide", sample(_ROWS, tensor((512,), 0.5, 2.0))),
-    "where": ("relax.where", sample(tensor(_ROWS, 0, 2, dtype="bool"), _ROWS, (512,))),
-    "sum of rows": ("relax.sum", sample(_ROWS, axis=[1])),
-    "mean of channels": ("relax.mean", sample(_IMAGE, axis=[2, 3])),
-    "variance": ("relax.variance", sample(_ROWS, axis=[1])),
-    "max of rows": ("relax.max", sample(_ROWS, axis=[1])),
-    "product of rows": ("relax.prod", sample(tensor((256, 64), 0.8, 1.2), axis=[1])),
-    "softmax": ("relax.nn.softmax", sample(_ROWS)),
-    "log_softmax": ("relax.nn.log_softmax", sample(_ROWS)),
-    "layer_norm": ("relax.nn.layer_norm", sample(_ROWS, (512,), (512,), axes=[-1])),
-    "batch_norm": (
-        "relax.nn.batch_norm",
-        sample(_IMAGE, (32,), (32,), (32,), tensor((32,), 0.5, 1.5), axis=1, training=True),
-    ),
-    "matmul": ("relax.matmul", sample((256, 256), (256, 128))),
-    "matmul, batched": ("relax.matmul", sample((8, 64, 128), (8, 128, 64))),
-    "attention": (
-        "relax.nn.attention",
-        sample((2, 64, 4, 32), (2, 64, 4, 32), (2, 64, 4, 32)),
-    ),
-    "conv2d 3×3": ("relax.nn.conv2d", sample(_IMAGE, (32, 32, 3, 3), **_PADDED)),
-    "conv2d 3×3 s2": ("relax.nn.conv2d", sample(_IMAGE, (32, 32, 3, 3), strides=2, **_PADDED)),
-    "conv2d 1×1 s2": ("relax.nn.conv2d", sample(_IMAGE, (64, 32, 1, 1), strides=2)),
-    "depthwise 3×3": ("relax.nn.conv2d", sample(_IMAGE, (32, 1, 3, 3), groups=32, **_PADDED)),
-    "conv2d_transpose 4×4 s2": (
-        "relax.nn.conv2d_transpose",
-        sample((2, 16, 14, 14), (16, 16, 4, 4), strides=2, **_PADDED),
-    ),
-    "max_pool 2×2": (
-        "relax.nn.max_pool2d",
-        sample(tensor(_IMAGE, distinct=True), pool_size=(2, 2), strides=(2, 2)),
-    ),
-    "max_pool 3×3 s2": (
-        "relax.nn.max_pool2d",
-        sample(tensor(_IMAGE, distinct=True), pool_size=(3, 3), strides=(2, 2), padding=(1, 1)),
-    ),
-    "avg_pool 2×2": (
-        "relax.nn.avg_pool2d",
-        sample(_IMAGE, pool_size=(2, 2), strides=(2, 2)),
-    ),
-    "resize2d ×2": (
-        "relax.image.resize2d",
-        sample((2, 8, 14, 14), static((28, 28)), method="linear"),
-    ),
-    "take": ("relax.take", sample((1000, 64), _index(256, below=1000), axis=0)),
-    "scatter_elements": (
-        "relax.scatter_elements",
-        sample(_ROWS, _index(64, 512, below=256), (64, 512), axis=0, reduction="add"),
-    ),
-    "cumsum": ("relax.cumsum", sample(_ROWS, axis=1)),
-    "cumprod": ("relax.cumprod", sample(tensor(_ROWS, 0.9, 1.1), axis=1)),
-    "sort": ("relax.sort", sample(tensor((64, 256), distinct=True), axis=-1)),
-    "concat": ("relax.concat", sample([_ROWS, _ROWS], axis=1)),
-    "permute_dims": ("relax.permute_dims", sample(_IMAGE, axes=[0, 2, 3, 1])),
-    "strided_slice": ("relax.strided_slice", sample(_ROWS, [1], [0], [512], [2])),
-    "pad": ("relax.nn.pad", sample(_IMAGE, static((0, 0, 0, 0, 1, 1, 1, 1)))),
-}  # fmt: skip
-"""Calls of ops that have rules, in sizes of small networks."""
-
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """Return counts and times of both gradients of a workload."""

@@ -32,6 +32,7 @@ from .codegen.early import EarlyBuilds, build_early
 from .codegen.library import LinkedExecutable
 from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
+from .cpu.functions import lower_functions
 from .cpu.guarded_reads import guard_reads
 from .cpu.horizontal import fuse_horizontally, mark_flat_maps
 from .cpu.nan import vectorize_nan_tests
@@ -99,6 +100,7 @@ PASSES: list[Entry] = [
     write_exact_divisions,
     guard_reads,
     vectorize_nan_tests,
+    lower_functions,
     build_early,
     unify_noalias,
     donate,
