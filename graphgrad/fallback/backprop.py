@@ -84,7 +84,10 @@ def wide(dtype: Any) -> str:
 
 
 def backpropagate(
-    root: Expr, cotangent: Guarded, is_active: Callable[[Any], bool] = lambda tensor: True
+    root: Expr,
+    cotangent: Guarded,
+    is_active: Callable[[Any], bool] = lambda tensor: True,
+    value: Expr | None = None,
 ) -> list[Read]:
     """The cotangents of the loads of active tensors in an expression.
 
@@ -96,6 +99,8 @@ def backpropagate(
         Of its value, in the dtype `wide` of its.
     is_active : callable
         Whether the cotangent of a tensor is asked for.
+    value : Expr, optional
+        What holds the value of `root` already, for derivatives in terms of it.
 
     Returns
     -------
@@ -122,8 +127,9 @@ def backpropagate(
             reads.append(Read(loaded_tensor(node), [*parts], arrived))
             continue
         choices = _choices(node)
+        known = node if value is None or not node.same_as(root) else value
         for term in arrived:
-            for child, passed in _propagate(node, choices, term):
+            for child, passed in _propagate(node, choices, term, known):
                 if identity(child) in active:
                     cotangents.setdefault(identity(child), GuardedSum()).add(passed)
     return reads[::-1]
@@ -177,14 +183,17 @@ def _relu_operand(node: Expr) -> Expr | None:
 
 
 def _propagate(
-    node: Expr, choices: list[tuple[Expr, Guard]], term: Guarded
+    node: Expr, choices: list[tuple[Expr, Guard]], term: Guarded, value: Expr
 ) -> list[tuple[Expr, Guarded]]:
-    """The parts of its cotangent that a node passes on to its children."""
+    """The parts of its cotangent that a node passes on to its children.
+
+    `value` is the node, or what holds its value already.
+    """
     h = term.value
     if not choices:
         return [
-            (child, Guarded(term.guards, _in(child, value)))
-            for child, value in _PRODUCTS.get(type(node), _intrinsic_terms)(node, h)
+            (child, Guarded(term.guards, _in(child, product)))
+            for child, product in _PRODUCTS.get(type(node), _intrinsic_terms)(node, h, value)
             if is_float(child.ty)
         ]
     if type(node) in (prim.Max, prim.Min):
@@ -195,33 +204,40 @@ def _propagate(
     return [(child, Guarded((*term.guards, guard), h)) for child, guard in choices]
 
 
-def _quotient_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+def _quotient_terms(node: Expr, h: Expr, value: Expr) -> list[tuple[Expr, Expr]]:
     # -a / b² as (1 / b) · (a / b): b² would overflow, or underflow, sooner.
     inverse = finite_product(h, 1.0 / _in(node, node.b))
-    return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, node)))]
+    return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, value)))]
 
 
-def _remainder_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+def _remainder_terms(node: Expr, h: Expr, _: Expr) -> list[tuple[Expr, Expr]]:
     # a mod b = a - q·b, where the quotient q is constant piece by piece.
     rounding = tirx.trunc if type(node) is prim.Mod else tirx.floor
     quotient = rounding(_in(node, node.a) / _in(node, node.b))
     return [(node.a, h), (node.b, -finite_product(h, quotient))]
 
 
-_PRODUCTS: dict[type, Callable[[Expr, Expr], list[tuple[Expr, Expr]]]] = {
-    prim.Add: lambda node, h: [(node.a, h), (node.b, h)],
-    prim.Sub: lambda node, h: [(node.a, h), (node.b, -h)],
-    prim.Mul: lambda node, h: [(node.a, h * _in(node, node.b)), (node.b, h * _in(node, node.a))],
+def _factor_terms(node: Expr, h: Expr, _: Expr) -> list[tuple[Expr, Expr]]:
+    return [(node.a, h * _in(node, node.b)), (node.b, h * _in(node, node.a))]
+
+
+_PRODUCTS: dict[type, Callable[[Expr, Expr, Expr], list[tuple[Expr, Expr]]]] = {
+    prim.Add: lambda node, h, value: [(node.a, h), (node.b, h)],
+    prim.Sub: lambda node, h, value: [(node.a, h), (node.b, -h)],
+    prim.Mul: _factor_terms,
     prim.Div: _quotient_terms,
     prim.Mod: _remainder_terms,
     prim.FloorMod: _remainder_terms,
-    prim.FloorDiv: lambda node, h: [],
-    prim.Cast: lambda node, h: [(node.value, h)],
+    prim.FloorDiv: lambda node, h, value: [],
+    prim.Cast: lambda node, h, value: [(node.value, h)],
 }
-"""The products of a node's cotangent with its derivatives by the operands; calls apart."""
+"""The products of a node's cotangent with its derivatives by the operands; calls apart.
+
+The last argument is what holds the node's value.
+"""
 
 
-def _intrinsic_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+def _intrinsic_terms(node: Expr, h: Expr, value: Expr) -> list[tuple[Expr, Expr]]:
     name = called(node)
     arguments = items(node.args) if name else []
     # The operator of such a call says nothing: the function is its first argument.
@@ -237,7 +253,7 @@ def _intrinsic_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
         )
     if intrinsic.partials is None:
         return []
-    partials = intrinsic.partials(*(widened(argument) for argument in arguments), widened(node))
+    partials = intrinsic.partials(*(widened(argument) for argument in arguments), widened(value))
     partials = partials if isinstance(partials, tuple) else (partials,)
     _check_partials(name, intrinsic.partials, partials, node, len(arguments))
     return [

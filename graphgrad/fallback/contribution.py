@@ -59,7 +59,7 @@ def contributions(
         It depends on what is read by quantized numbers.
     """
     try:
-        reads = backpropagate(point.root, point.seed, is_active)
+        reads = backpropagate(point.root, point.seed, is_active, point.value)
     except (MissingGradientError, NotDifferentiableError) as error:
         raise type(error)(f"in the stage {stage}: {error}") from error
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -76,6 +76,21 @@ def te_gradient(
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
+    return gradient_expressions(output, inputs, head, pads=pads)
+
+
+def gradient_expressions(
+    output: te.Tensor | Sequence[te.Tensor],
+    inputs: te.Tensor | Sequence[te.Tensor],
+    head: te.Tensor | Sequence[te.Tensor | None] | None = None,
+    *,
+    pads: bool = True,
+    read_outputs: bool = False,
+) -> list[te.Tensor]:
+    """As `te_gradient`; with `read_outputs` the outputs are at hand, and may be read.
+
+    So the derivative of an exponential that is an output takes no exponential.
+    """
     outputs, inputs = tensors_of("output", output), tensors_of("input", inputs)
     heads = _heads(outputs, head)
     check_floats("input", inputs)
@@ -86,7 +101,8 @@ def te_gradient(
     input_keys = {tensor_key(tensor) for tensor in inputs}
     order = operations(*outputs)
     _check_outside_scans(order, inputs)
-    totals = _propagate(order, input_keys, parts, pads)
+    returned = {tensor_key(tensor) for tensor in outputs} if read_outputs else set()
+    totals = _propagate(order, input_keys, parts, pads, returned)
     cotangents = [totals.get(tensor_key(tensor)) for tensor in inputs]
     gradients = [
         filled(tensor, 0.0) if total is None else total
@@ -116,11 +132,12 @@ def _propagate(
     wanted: set[Key],
     parts: dict[Key, list[Contribution | te.Tensor]],
     pads: bool = True,
+    returned: Collection[Key] = (),
 ) -> dict[Key, te.Tensor]:
     """The cotangents of all tensors on the way from the wanted ones, by their keys.
 
     It takes what arrives out of `parts` and adds to it what stages pass on. What is left there
-    belongs to tensors whose stages are not in `order`.
+    belongs to tensors whose stages are not in `order`. Those that are `returned` may be read.
     """
     outputs_of_each = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
     active, reading = active_stages(order, wanted, is_float)
@@ -141,20 +158,28 @@ def _propagate(
                 totals[key] = cotangents[-1]
         if identity(op) in reading and any(c is not None for c in cotangents):
             seen_through = read_through(op, lambda tensor: tensor_key(tensor) in inside)
-            for tensor, part in _stage_parts(seen_through, cotangents, active, pads):
+            values = [tensor if key in returned else None for key, tensor in outputs.items()]
+            for tensor, part in _stage_parts(seen_through, cotangents, active, pads, values):
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
 
 
 def _stage_parts(
-    op: Operation, cotangents: Sequence[te.Tensor | None], active: set[Key], pads: bool
+    op: Operation,
+    cotangents: Sequence[te.Tensor | None],
+    active: set[Key],
+    pads: bool,
+    values: Sequence[te.Tensor | None],
 ) -> list[Part]:
-    """The parts that one stage passes on: parts of the cotangents of the tensors that it reads."""
+    """The parts that one stage passes on: parts of the cotangents of the tensors that it reads.
+
+    `values` are those of its outputs that may be read.
+    """
     if isinstance(op, te.ScanOp):
         parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
         return parts_of(op, cotangents, Sweep(active, partial(_propagate, pads=pads), pads))
     try:
-        points = _points(op, cotangents)
+        points = _points(op, cotangents, values)
     except UnknownNodeError as error:
         raise MissingGradientError(f"in the stage {op.name}: {error}") from error
     except NotDifferentiableError as error:
@@ -205,7 +230,9 @@ def _restated_parts(
     return [(tensor, part) for tensor in read for part in parts.get(tensor_key(tensor), [])]
 
 
-def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
+def _points(
+    op: Any, cotangents: Sequence[te.Tensor | None], values: Sequence[te.Tensor | None]
+) -> list[Point]:
     """The expressions of a stage, one for each of its outputs that has a cotangent."""
     scatters = scatters_of(op)
     if scatters:
@@ -221,12 +248,17 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
         )
     bodies = items(op.body)
     if isinstance(bodies[0], tirx.Reduce):
-        return reduction_points(op, cotangents)
+        return reduction_points(op, cotangents, values)
     axes = stage_axes(op)
     at = [axis.var for axis in axes]
     return [
-        Point(axes, inline_lets(body), Guarded((), widened(c(*at))))
-        for body, c in zip(bodies, cotangents, strict=True)
+        Point(
+            axes,
+            inline_lets(body),
+            Guarded((), widened(c(*at))),
+            None if value is None else value(*at),
+        )
+        for body, c, value in zip(bodies, cotangents, values, strict=True)
         if c is not None
     ]
 

@@ -18,8 +18,10 @@ from ..indices.linear_system import Axis
 from ..reductions.reduce import stage_axes
 from ..walk import (
     Expr,
+    called,
     contain,
     depend,
+    dtype_name,
     graph_of,
     identity,
     is_conditional,
@@ -29,9 +31,15 @@ from ..walk import (
     rebuilt,
 )
 
-_MAX_SPECULATIVE_NODES = 32
-"""Nodes of an expression that is computed in vain rather than branched around; chosen, not
-measured."""
+_MAX_SPECULATIVE_NODES = 128
+"""Nodes of an expression that is computed in vain rather than branched around. A branch makes a
+loop of vectors one of scalars, so it has to save what sixteen lanes do at once."""
+
+_FUNCTIONS_OF_VECTORS = frozenset(
+    f"tirx.{name}"
+    for name in ("erf", "exp", "fabs", "isnan", "log", "log1p", "rsqrt", "sigmoid", "sqrt", "tanh")
+)
+"""Functions that are arithmetic in vectors of float32; others call the C library by element."""
 
 
 def select_without_branching(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
@@ -88,8 +96,15 @@ def _depends_on_data(expr: Expr, held: Container[int]) -> bool:
 
 
 def _is_cheap(value: Expr) -> bool:
-    """Whether a value is loads and arithmetic, and not much of it: no calls, no branches."""
+    """Whether a value is loads and arithmetic of vectors, and not much of it: no branches."""
     nodes = postorder(value)
-    return len(nodes) <= _MAX_SPECULATIVE_NODES and not any(
-        isinstance(node, tvm.ir.Call) and not is_load(node) for node in nodes
+    return len(nodes) <= _MAX_SPECULATIVE_NODES and all(
+        _is_arithmetic(node) for node in nodes if isinstance(node, tvm.ir.Call)
+    )
+
+
+def _is_arithmetic(call: Expr) -> bool:
+    """Whether a call costs no more than some arithmetic, in vectors."""
+    return is_load(call) or (
+        called(call) in _FUNCTIONS_OF_VECTORS and dtype_name(call.ty) == "float32"
     )

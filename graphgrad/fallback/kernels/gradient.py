@@ -11,7 +11,7 @@ from tvm import te, tirx
 
 from ..backprop import is_float
 from ..copies import original, read_through_copies
-from ..gradient import te_gradient
+from ..gradient import gradient_expressions
 from ..graph import Key, operations, outputs_of, rewritten
 from ..lift.prim_func import TensorProgram
 from ..memo import DERIVED
@@ -267,7 +267,7 @@ class _Derivation:
             if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
         ]
         tensors = [self._inputs[number] for number in self._wanted]
-        self._gradients = te_gradient(self.outputs, tensors, heads)
+        self._gradients = gradient_expressions(self.outputs, tensors, heads, read_outputs=True)
 
     def save(self) -> list[te.Tensor]:
         """Add to the outputs what is worth saving, and return it."""

@@ -29,7 +29,7 @@ from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
 from .nested_guards import protect_nested_guards
 
-_MAX_SIMPLIFIED_NODES = 256
+_MAX_SIMPLIFIED_NODES = 1024
 """Nodes of a value that the simplifier is to see, with what stands for its variables put in."""
 
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)

@@ -17,23 +17,25 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
+from tvm.ir import prim
 
 from ...errors import MissingGradientError
-from ..backprop import widened
+from ..backprop import is_float, wide, widened
 from ..constants import integer_value, is_true
 from ..graph import listed
 from ..guarded import Guard, Guarded
 from ..indices.index_system import Axis
 from ..indices.row_major import raveled
-from ..kinds import Kind, marked
+from ..kinds import Kind, map_stage, marked
 from ..walk import (
     Expr,
+    choice_of,
     depend,
     identity,
     inline_lets,
     is_load,
     items,
-    loaded,
+    loaded_tensor,
     postorder,
     substituted,
 )
@@ -42,16 +44,8 @@ from .combiner import Combination, Combiner
 OTHERS = "graphgrad.product_of_others"
 """The tag of stages that hold, for each factor of a product, the product of all others."""
 
-_POSITION_DTYPE = "int64"
-_IDENTITY_POSITION = (1 << 63) - 1
-"""The position of a reduction's identity: behind every element."""
-
-_LANES = 16
-"""Terms that are reduced side by side. Measured on rows of 512: with 32 or 64, whose combination
-takes longer, a softmax and its gradient take 1.05 or 1.3 times as long."""
-
-_MIN_TERMS_PER_LANE = 8
-"""Terms of a lane at least: it takes as many operations to combine lanes as there are lanes."""
+_LAST_SHORT_POSITION = (1 << 31) - 1
+"""The greatest int32, which is behind all positions where those are int32."""
 
 _MAX_KNOWN_BOUND = 1 << 40
 """Bounds beyond which TVM's analysis only says that it knows none."""
@@ -67,14 +61,19 @@ class Point:
     root : Expr
     seed : Guarded
         The cotangent of `root`.
+    value : Expr or None
+        What holds the value of `root` already.
     """
 
     axes: list[Axis]
     root: Expr
     seed: Guarded
+    value: Expr | None = None
 
 
-def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
+def reduction_points(
+    op: Any, cotangents: Sequence[te.Tensor | None], results: Sequence[te.Tensor | None] = ()
+) -> list[Point]:
     """The expressions that a reduction evaluates, with their cotangents.
 
     Components whose combination is not known here are left out: see `reduce_restated`.
@@ -85,8 +84,10 @@ def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Po
         Whose bodies are reductions.
     cotangents : sequence of Tensor or None
         One per output.
+    results : sequence of Tensor or None
+        The outputs that may be read.
     """
-    return Reduction(op, cotangents).points()
+    return Reduction(op, cotangents, results).points()
 
 
 def stage_axes(op: Any) -> list[Axis]:
@@ -105,13 +106,18 @@ class Reduction:
         Components of what is reduced, and of what the result starts from.
     condition : Expr or None
         When an element counts; None if always.
-    cotangents : dict
-        Of the components that have one, by their numbers.
+    cotangents, results : dict
+        Of the components that have them, by their numbers.
     groups : list of (list of int, Combination)
         The components that those depend on, and how they are combined.
     """
 
-    def __init__(self, op: Any, cotangents: Sequence[te.Tensor | None]):
+    def __init__(
+        self,
+        op: Any,
+        cotangents: Sequence[te.Tensor | None],
+        results: Sequence[te.Tensor | None] = (),
+    ):
         self.op = op
         self.axes = stage_axes(op)
         self.shape = [axis.extent for axis in self.axes[: len(op.axis)]]
@@ -133,6 +139,11 @@ class Reduction:
             int(result.value_index): cotangent
             for result, cotangent in zip(op.body, cotangents, strict=True)
             if cotangent is not None
+        }
+        self.results = {
+            int(body.value_index): result
+            for body, result in zip(op.body, results, strict=False)
+            if result is not None
         }
         groups = self.combiner.groups(self.cotangents)
         self.groups = [(group, self.combiner.combination(group)) for group in groups]
@@ -242,10 +253,15 @@ class Reduction:
     def _extreme(self, group: Sequence[int], combination: Combination) -> list[Point]:
         """All to the first of the largest elements, or smallest; to the first NaN if there is one.
 
-        That one is found by a reduction of its own, of pairs (value, position).
+        That one is found by a reduction of its own: of the positions of elements that equal the
+        extreme, or of pairs (value, position). Where such a pair is one integer, it is a maximum.
         """
         (component,) = group
         largest = combination is Combination.LARGEST
+        if self._may_be_compared(component):
+            return self._guarded(group, self._first_equal(component))
+        if self._may_be_packed(component):
+            return self._guarded(group, self._packed_position(component, largest))
 
         def choose(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
             ahead = a[0] > b[0] if largest else a[0] < b[0]
@@ -259,7 +275,59 @@ class Reduction:
 
         value = self.sources[component]
         start = tirx.const(-math.inf if largest else math.inf, str(value.ty))
-        return self._at_position(group, choose, [value], [start], self._lanes())
+        return self._at_position(group, choose, [value], [start])
+
+    @property
+    def _position_dtype(self) -> str:
+        """The dtype of positions: int32 where it holds all of them and one behind."""
+        count = math.prod(
+            integer_value(extent) or _LAST_SHORT_POSITION for extent in self.extents()
+        )
+        return "int32" if count < _LAST_SHORT_POSITION else "int64"
+
+    def _may_be_compared(self, component: int) -> bool:
+        """Whether elements are those that the result was chosen from, to the last bit.
+
+        So they are if they are read, not computed again. Kernels keep narrow floats in wider ones.
+        """
+        source = self.sources[component]
+        if component not in self.results or str(source.ty) not in ("float32", "float64"):
+            return False
+        floats = [node for node in postorder(source) if is_float(node.ty)]
+        return all(
+            _is_read(node) or choice_of(node) or isinstance(node, prim.FloatImm) for node in floats
+        )
+
+    def _first_equal(self, component: int) -> te.Tensor:
+        """The position of the first element that is the result, or NaN."""
+        value, result = self.sources[component], self.results[component](*self.spatial)
+        here, none = self._position(), tirx.max_value(self._position_dtype)
+        # Not one condition of two: TVM has no `or` of vectors.
+        of_nan = tirx.Select(tirx.isnan(value), here, none)
+        position = tirx.Select(tirx.EQ(value, result), here, of_nan)
+        (first,) = self._reduced(te.min, self._mask_elements([position], [none]), "position")
+        return first
+
+    def _may_be_packed(self, component: int) -> bool:
+        """Whether a value and its position are one integer of 64 bits."""
+        has_short_positions = self._position_dtype == "int32"
+        return wide(self.sources[component].ty) == "float32" and has_short_positions
+
+    def _packed_position(self, component: int, largest: bool) -> te.Tensor:
+        """The position of the first extreme or NaN, from the greatest of packed pairs."""
+        value = widened(self.sources[component])
+        order = sortable(value if largest else -value).astype("int64")
+        last = tirx.const(_LAST_SHORT_POSITION, "int64")
+        pair = order * tirx.const(1 << 32, "int64") + (last - self._position()).astype("int64")
+        least = tirx.min_value("int64")
+        (greatest,) = self._reduced(te.max, self._mask_elements([pair], [least]), "extreme")
+
+        def position(*at: Any) -> Expr:
+            # Where no element counts, the last bits of the least integer say `last`: no position.
+            return (last - tirx.bitwise_and(greatest(*at), last)).astype("int32")
+
+        name = f"{self.op.name}_position"
+        return map_stage(tuple(self.shape), position, name=name)
 
     def _chosen(self, group: Sequence[int]) -> list[Point]:
         """All to the element that the combiner chose, the first of equal ones.
@@ -294,25 +362,27 @@ class Reduction:
         choose: Callable[..., Any],
         sources: Sequence[Expr],
         starts: Sequence[Expr],
-        lanes: int = 1,
     ) -> list[Point]:
         """Points guarded by the position that a reduction of tuples ends with.
 
-        `choose` combines tuples of `sources` and, last, the position, from `starts`; in any order,
-        if there are several `lanes`, which are reduced side by side first.
+        `choose` combines tuples of `sources` and, last, the position, from `starts`.
         """
-        starts = [*starts, tirx.const(_IDENTITY_POSITION, _POSITION_DTYPE)]
+        starts = [*starts, tirx.max_value(self._position_dtype)]
         elements = self._mask_elements([*sources, self._position()], starts)
         combine = te.comm_reducer(choose, lambda *_: tuple(starts), name="choose")
-        winner = self._reduced(combine, elements, "position", lanes)[-1]
+        return self._guarded(group, self._reduced(combine, elements, "position")[-1])
+
+    def _guarded(self, group: Sequence[int], winner: te.Tensor) -> list[Point]:
+        """Points of the elements whose position is that of a winner."""
         here = tirx.EQ(self._position(), winner(*self.spatial))
         return [self._point(i, ((here, True),), c) for i, c in self._seeds(group)]
 
     def _position(self) -> Expr:
         """The place of a point among those that are reduced, in row-major order."""
-        offsets = [(axis.var - axis.low).astype(_POSITION_DTYPE) for axis in self.reduced]
-        index = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
-        return index.astype(_POSITION_DTYPE)
+        dtype = self._position_dtype
+        offsets = [(axis.var - axis.low).astype(dtype) for axis in self.reduced]
+        index = raveled(offsets, [extent.astype(dtype) for extent in self.extents()])
+        return index.astype(dtype)
 
     def _mask_elements(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
         """Elements, and something else where they do not count."""
@@ -352,51 +422,39 @@ class Reduction:
             for i, cotangent in self._seeds(group)
         ]
 
-    def _lanes(self) -> int:
-        """How many terms are reduced side by side, which are neighbors in memory; 1 if none are.
-
-        A schedule makes vectors of results that are neighbors. Where terms are, these are results,
-        too, if there are as many for each lane as it takes to pay for a second reduction.
-        """
-        last = self.reduced[-1]
-        extent = integer_value(last.extent)
-        if extent is None or not self.counts_everywhere():
-            return 1
-        loads = [loaded(node)[1] for node in postorder(*self.sources) if is_load(node)]
-        if not any(at and identity(at[-1]) == identity(last.var) for at in loads):
-            return 1
-        is_long = extent % _LANES == 0 and extent >= _LANES * _MIN_TERMS_PER_LANE
-        return _LANES if is_long else 1
-
-    def _reduced(
-        self, combine: Any, values: Sequence[Expr], name: str, lanes: int = 1
-    ) -> list[te.Tensor]:
+    def _reduced(self, combine: Any, values: Sequence[Expr], name: str) -> list[te.Tensor]:
         """The results of another reduction over the same loops."""
 
         def body(*position: Any) -> Any:
-            renamed = list(zip(self.spatial, position, strict=False))
+            renamed = list(zip(self.spatial, position, strict=True))
             loops = []
             for axis in self.reduced:
                 low, extent = (substituted(e, renamed) for e in (axis.low, axis.extent))
-                is_split = lanes > 1 and axis is self.reduced[-1]
-                if is_split:
-                    low, extent = tirx.const(0, str(extent.ty)), tirx.floordiv(extent, lanes)
                 loops.append(te.reduce_axis((low, low + extent), axis.var.name))
-                var = axis.low + loops[-1].var * lanes + position[-1] if is_split else loops[-1].var
-                renamed.append((axis.var, var))
+                renamed.append((axis.var, loops[-1].var))
             sources = tuple(substituted(value, renamed) for value in values)
             return combine(sources if len(sources) > 1 else sources[0], axis=loops)
 
-        def of_lanes(*position: Any) -> Any:
-            lane = te.reduce_axis((0, lanes), "lane")
-            return combine(tuple(part(*position, lane.var) for part in parts), axis=lane)
+        return listed(
+            te.compute(
+                tuple(self.shape), body, name=f"{self.op.name}_{name}", attrs=marked(Kind.REDUCE)
+            )
+        )
 
-        name, attributes = f"{self.op.name}_{name}", marked(Kind.REDUCE)
-        if lanes == 1:
-            return listed(te.compute(tuple(self.shape), body, name=name, attrs=attributes))
-        shape = (*self.shape, tirx.const(lanes, str(self.reduced[-1].extent.ty)))
-        parts = listed(te.compute(shape, body, name=f"{name}_of_lanes", attrs=attributes))
-        return listed(te.compute(tuple(self.shape), of_lanes, name=name, attrs=attributes))
+
+def _is_read(node: Expr) -> bool:
+    """Whether a node is an element of what a kernel takes."""
+    return is_load(node) and isinstance(loaded_tensor(node).op, te.PlaceholderOp)
+
+
+def sortable(value: Expr) -> Expr:
+    """An int32 that is ordered as a float32 is, with −0 as 0 and every NaN above all numbers."""
+    zero, greatest = tirx.const(0, "int32"), tirx.max_value("int32")
+    bits = tirx.reinterpret("int32", value)
+    # The magnitude of a negative number counts the other way.
+    ordered = tirx.Select(bits < zero, tirx.bitwise_xor(bits, greatest), bits)
+    is_zero = tirx.EQ(value, tirx.const(0.0, "float32"))
+    return tirx.Select(tirx.isnan(value), greatest, tirx.Select(is_zero, zero, ordered))
 
 
 def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:

@@ -26,6 +26,7 @@ from ...ir.visits import nodes_in, visit_nodes
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
 from .library import LinkedExecutable
+from .ramps import add_ramps
 from .thread_pool import map_in_threads
 
 Kernels: TypeAlias = dict[Any, tirx.PrimFunc]
@@ -98,7 +99,7 @@ def compile_kernels(
 
 
 def _tir_pipeline() -> tuple[Any, Any, Any]:
-    """TVM's lowering of PrimFuncs, and after it the removal of checks that are not needed."""
+    """TVM's lowering of PrimFuncs, and after it what its simplifier must not see."""
     lower_all, for_host, for_device = tir_passes("s_tir")
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower_kernels")
@@ -119,7 +120,7 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
     def skip(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         return skip_checks(mod)
 
-    return tvm.transform.Sequential([lowering, skip]), for_host, for_device
+    return tvm.transform.Sequential([lowering, skip, add_ramps]), for_host, for_device
 
 
 def _binds(func: Any) -> bool:

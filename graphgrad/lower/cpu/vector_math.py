@@ -1,7 +1,7 @@
 """Exponentials and related functions as arithmetic, which runs in vectors.
 
-LLVM calls the C library for each element of ``exp``, ``log``, ``tanh``, ``erf``, ``sigmoid`` and
-the inverse square root. In float32 they are written out here as polynomials. The coefficients
+LLVM calls the C library for each element of ``exp``, ``log``, ``log1p``, ``tanh``, ``erf``,
+``sigmoid`` and the inverse square root. In float32 they are written out here as polynomials. The coefficients
 interpolate the function, in double precision, at Chebyshev nodes of the interval that is stated
 with each; those of the logarithm minimize the relative error. Errors are below 3 units in the last
 place; infinite values, NaN and subnormal numbers are handled.
@@ -345,6 +345,18 @@ def _log(keep: _Values, x: Any) -> Any:
     return tirx.Select(x > _float(0), tirx.Select(x < infinity, value, infinity), not_positive)
 
 
+def _log1p(keep: _Values, x: Any) -> Any:
+    """ln(1 + x), made of the logarithm of the rounded sum u by the factor x / (u − 1).
+
+    Both have nearly the same relative error (Kahan, HP-15C Advanced Functions Handbook, 1982).
+    """
+    u = keep(_float(1) + x)
+    logarithm = keep(_log(keep, u))
+    corrected = logarithm * (x / keep(u - _float(1)))
+    is_moderate = tirx.all(tirx.NE(u, _float(1)), u < _float(math.inf))
+    return tirx.Select(is_moderate, corrected, tirx.Select(tirx.EQ(u, _float(1)), x, logarithm))
+
+
 def _sigmoid(keep: _Values, x: Any) -> Any:
     """1 / (1 + e⁻ˣ)."""
     # Far below 0 the exponential is infinite, and so the result 0.
@@ -401,6 +413,7 @@ _FUNCTIONS: dict[str, Callable[[_Values, Any], Any]] = {
     "tirx.erf": _erf,
     "tirx.exp": _exp,
     "tirx.log": _log,
+    "tirx.log1p": _log1p,
     "tirx.rsqrt": _rsqrt,
     "tirx.sigmoid": _sigmoid,
     "tirx.tanh": _tanh,

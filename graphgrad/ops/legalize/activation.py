@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from .elementwise import expm1, log1p
+from .elementwise import expm1
 from .precision import lower_half_in_float32
 from .table import legalization
 
@@ -56,7 +56,7 @@ def softplus(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         positive = scaled > zero
         # A choice and not −|βx|, so that a derived gradient is right at 0 too.
         power = tirx.exp(tirx.Select(positive, -scaled, scaled))
-        value = tirx.Select(positive, scaled, zero) + log1p(power)
+        value = tirx.Select(positive, scaled, zero) + tirx.log1p(power)
         return tirx.Select(scaled > bound, x, value / scale)
 
     def expression(x: te.Tensor) -> te.Tensor:

@@ -142,18 +142,6 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
-def log1p(x: Any) -> Any:
-    """log(1 + x) to the last digits, of an x from 0 to 1.
-
-    It is 2 artanh s, s = x / (2 + x), by the Taylor series: s is at most 1/3. The logarithm of a
-    rounded 1 + x could not be corrected here, because TVM simplifies (1 + x) − 1 to x.
-    """
-    dtype = str(x.ty.dtype)
-    s = x / (tirx.const(2, dtype) + x)
-    terms = range(17 if dtype == "float64" else 8)
-    return tirx.const(2, dtype) * s * polynomial([1 / (2 * n + 1) for n in terms], s * s)
-
-
 def expm1(x: Any) -> Any:
     """exp(x) − 1 to the last digits, of an x that is not above 1."""
     one, bound = (tirx.const(value, str(x.ty.dtype)) for value in (1.0, -0.5))
@@ -174,7 +162,7 @@ def _log_add_exp(a: Any, b: Any) -> Any:
     infinity = tirx.const(float("inf"), str(a.ty.dtype))
     same_infinity = tirx.all(tirx.EQ(high, low), tirx.EQ(tirx.abs(high), infinity))
     difference = tirx.Select(same_infinity, zero, low - high)
-    return high + log1p(tirx.exp(difference))
+    return high + tirx.log1p(tirx.exp(difference))
 
 
 _ATANH_TERMS = tuple(1 / (2 * n + 1) for n in range(13))
