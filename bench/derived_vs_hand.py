@@ -35,6 +35,7 @@ from graphgrad.ops.legalize import LEGALIZATIONS
 PAGE = ROOT / "docs" / "derived-vs-hand.md"
 RULES = {"hand": "auto", "derived": "derived"}
 
+
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """Return counts and times of both gradients of a workload."""
     op, call = WORKLOADS[name]

@@ -1,4 +1,4 @@
-"""Calls of all ops that have rules, in sizes of small networks: the workloads of derived_vs_hand."""
+"""Calls of all ops that have rules, in sizes of small networks, for `derived_vs_hand.py`."""
 
 from __future__ import annotations
 

@@ -604,11 +604,20 @@ def fragile(
         exposed = _Exposure(None).of(nodes, parts)
     else:
         analyzer = analyzer_of(axes)
+        _bind_indices(analyzer, nodes)
         with ExitStack() as constraints:
             for condition in _outermost(roots):
                 constraints.enter_context(analyzer.constraint_scope(condition))
             exposed = _Exposure(analyzer).of(nodes, parts)
     return {key for key, dangers in exposed.items() if dangers}
+
+
+def _bind_indices(analyzer: tvm.sym.Analyzer, nodes: Sequence[Expr]) -> None:
+    """Tell an analyzer what indices are bound to; `nodes` are in postorder."""
+    # Outer bindings first: an inner one may be of their variables.
+    for node in reversed(nodes):
+        if isinstance(node, prim.Let) and not is_float(node.value.ty) and not reads(node.value):
+            analyzer.bind(node.var, node.value)
 
 
 class _Exposure:

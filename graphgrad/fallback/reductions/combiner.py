@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm.ir import prim
 
 from ..guarded import Guard
-from ..walk import Expr, choice_of, identity, inline_lets, postorder, substituted
+from ..walk import Expr, called, choice_of, identity, inline_lets, postorder, substituted
 
 
 class Combination(Enum):
@@ -76,7 +76,7 @@ class Combiner:
             operands = {identity(self.left[group[0]]), identity(self.right[group[0]])}
             if single and {identity(result.a), identity(result.b)} == operands:
                 return single
-            extremum = _extremum_with_nan(result, operands)
+            extremum = _extremum_with_nan(result, operands) or _extremum_or_nan(result, operands)
             if extremum:
                 return extremum
         return Combination.OTHER if self.choice(group) is None else Combination.CHOICE
@@ -151,6 +151,19 @@ def _extremum_with_nan(result: Expr, operands: set[int]) -> Combination | None:
     kinds = [_larger_or_smaller(condition, value) for condition, value, _ in (outer, inner)]
     chosen = {identity(outer[1]), identity(inner[1])}
     return kinds[0] if chosen == operands and kinds[0] is kinds[1] else None
+
+
+def _extremum_or_nan(result: Expr, operands: set[int]) -> Combination | None:
+    """The same of ``b > a or isnan(b) ? b : a``, which keeps an `a` that is NaN."""
+    choice = choice_of(result)
+    if choice is None or {identity(choice[1]), identity(choice[2])} != operands:
+        return None
+    condition, value, _ = choice
+    if not isinstance(condition, prim.Or) or called(condition.b) != "tirx.isnan":
+        return None
+    tested = condition.b.args[0]
+    tested = tested.value if isinstance(tested, prim.Cast) else tested  # bfloat16 in float32
+    return _larger_or_smaller(condition.a, value) if tested.same_as(value) else None
 
 
 def _larger_or_smaller(condition: Expr, value: Expr) -> Combination | None:

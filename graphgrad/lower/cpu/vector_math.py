@@ -1,10 +1,10 @@
 """Exponentials and related functions as arithmetic, which runs in vectors.
 
 LLVM calls the C library for each element of ``exp``, ``log``, ``log1p``, ``tanh``, ``erf``,
-``sigmoid`` and the inverse square root. In float32 they are written out here as polynomials. The coefficients
-interpolate the function, in double precision, at Chebyshev nodes of the interval that is stated
-with each; those of the logarithm minimize the relative error. Errors are below 3 units in the last
-place; infinite values, NaN and subnormal numbers are handled.
+``sigmoid`` and the inverse square root. In float32 they are written out here as polynomials. The
+coefficients interpolate the function, in double precision, at Chebyshev nodes of the interval that
+is stated with each; those of the logarithm minimize the relative error. Errors are below 3 units in
+the last place; infinite values, NaN and subnormal numbers are handled.
 """
 
 from __future__ import annotations
