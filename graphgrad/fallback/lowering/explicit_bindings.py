@@ -243,14 +243,15 @@ def _is_plain(value: Expr) -> bool:
     # The list grows while it is gone through.
     nodes = [value]
     for node in nodes:
-        if (
-            not isinstance(node, _PLAIN_NODES)
-            or is_float(node.ty)
-            or len(nodes) > _MAX_PLAIN_INDEX_NODES
-        ):
+        is_plain = isinstance(node, _PLAIN_NODES) or _divides_by_constant(node)
+        if not is_plain or is_float(node.ty) or len(nodes) > _MAX_PLAIN_INDEX_NODES:
             return False
         nodes += children(node)
     return True
+
+
+def _divides_by_constant(node: Expr) -> bool:
+    return isinstance(node, _DIVISIONS) and isinstance(node.b, prim.IntImm)
 
 
 def _divides(value: Expr) -> bool:

@@ -47,6 +47,9 @@ OTHERS = "graphgrad.product_of_others"
 _LAST_SHORT_POSITION = (1 << 31) - 1
 """The greatest int32, which is behind all positions where those are int32."""
 
+_MOST_IN_FLOAT32 = 1 << 24
+"""Integers up to here are float32 numbers."""
+
 _MAX_KNOWN_BOUND = 1 << 40
 """Bounds beyond which TVM's analysis only says that it knows none."""
 
@@ -278,12 +281,14 @@ class Reduction:
         return self._at_position(group, choose, [value], [start])
 
     @property
+    def _count(self) -> int:
+        """How many positions there are; many if extents are symbolic."""
+        return math.prod(integer_value(extent) or _LAST_SHORT_POSITION for extent in self.extents())
+
+    @property
     def _position_dtype(self) -> str:
         """The dtype of positions: int32 where it holds all of them and one behind."""
-        count = math.prod(
-            integer_value(extent) or _LAST_SHORT_POSITION for extent in self.extents()
-        )
-        return "int32" if count < _LAST_SHORT_POSITION else "int64"
+        return "int32" if self._count < _LAST_SHORT_POSITION else "int64"
 
     def _may_be_compared(self, component: int) -> bool:
         """Whether elements are those that the result was chosen from, to the last bit.
@@ -301,10 +306,12 @@ class Reduction:
     def _first_equal(self, component: int) -> te.Tensor:
         """The position of the first element that is the result, or NaN."""
         value, result = self.sources[component], self.results[component](*self.spatial)
+        is_extreme = tirx.any(tirx.EQ(value, result), tirx.isnan(value))
         here, none = self._position(), tirx.max_value(self._position_dtype)
-        # Not one condition of two: TVM has no `or` of vectors.
-        of_nan = tirx.Select(tirx.isnan(value), here, none)
-        position = tirx.Select(tirx.EQ(value, result), here, of_nan)
+        if self._count <= _MOST_IN_FLOAT32:
+            # LLVM makes a branch of the lesser of two integers, and one instruction of this.
+            here, none = here.astype("float32"), tirx.const(math.inf, "float32")
+        position = tirx.Select(is_extreme, here, none)
         (first,) = self._reduced(te.min, self._mask_elements([position], [none]), "position")
         return first
 
@@ -374,15 +381,15 @@ class Reduction:
 
     def _guarded(self, group: Sequence[int], winner: te.Tensor) -> list[Point]:
         """Points of the elements whose position is that of a winner."""
-        here = tirx.EQ(self._position(), winner(*self.spatial))
+        here = tirx.EQ(self._position().astype(winner.dtype), winner(*self.spatial))
         return [self._point(i, ((here, True),), c) for i, c in self._seeds(group)]
 
     def _position(self) -> Expr:
         """The place of a point among those that are reduced, in row-major order."""
-        dtype = self._position_dtype
-        offsets = [(axis.var - axis.low).astype(dtype) for axis in self.reduced]
-        index = raveled(offsets, [extent.astype(dtype) for extent in self.extents()])
-        return index.astype(dtype)
+        # Like all indices in int64, into which TVM would turn the arithmetic of shorter ones.
+        offsets = [(axis.var - axis.low).astype("int64") for axis in self.reduced]
+        index = raveled(offsets, [extent.astype("int64") for extent in self.extents()])
+        return index.astype(self._position_dtype)
 
     def _mask_elements(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
         """Elements, and something else where they do not count."""
