@@ -17,10 +17,9 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
-from tvm.ir import prim
 
 from ...errors import MissingGradientError
-from ..backprop import is_float, wide, widened
+from ..backprop import wide, widened
 from ..constants import integer_value, is_true
 from ..graph import listed
 from ..guarded import Guard, Guarded
@@ -29,14 +28,10 @@ from ..indices.row_major import raveled
 from ..kinds import Kind, map_stage, marked
 from ..walk import (
     Expr,
-    choice_of,
     depend,
     identity,
     inline_lets,
-    is_load,
     items,
-    loaded_tensor,
-    postorder,
     substituted,
 )
 from .combiner import Combination, Combiner
@@ -46,10 +41,6 @@ OTHERS = "graphgrad.product_of_others"
 
 _LAST_SHORT_POSITION = (1 << 31) - 1
 """The greatest int32, which is behind all positions where those are int32."""
-
-_MOST_IN_FLOAT32 = 1 << 24
-"""Integers up to here are float32 numbers."""
-
 _MAX_KNOWN_BOUND = 1 << 40
 """Bounds beyond which TVM's analysis only says that it knows none."""
 
@@ -74,9 +65,7 @@ class Point:
     value: Expr | None = None
 
 
-def reduction_points(
-    op: Any, cotangents: Sequence[te.Tensor | None], results: Sequence[te.Tensor | None] = ()
-) -> list[Point]:
+def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     """The expressions that a reduction evaluates, with their cotangents.
 
     Components whose combination is not known here are left out: see `reduce_restated`.
@@ -87,10 +76,8 @@ def reduction_points(
         Whose bodies are reductions.
     cotangents : sequence of Tensor or None
         One per output.
-    results : sequence of Tensor or None
-        The outputs that may be read.
     """
-    return Reduction(op, cotangents, results).points()
+    return Reduction(op, cotangents).points()
 
 
 def stage_axes(op: Any) -> list[Axis]:
@@ -109,18 +96,13 @@ class Reduction:
         Components of what is reduced, and of what the result starts from.
     condition : Expr or None
         When an element counts; None if always.
-    cotangents, results : dict
-        Of the components that have them, by their numbers.
+    cotangents : dict
+        Of the components that have one, by their numbers.
     groups : list of (list of int, Combination)
         The components that those depend on, and how they are combined.
     """
 
-    def __init__(
-        self,
-        op: Any,
-        cotangents: Sequence[te.Tensor | None],
-        results: Sequence[te.Tensor | None] = (),
-    ):
+    def __init__(self, op: Any, cotangents: Sequence[te.Tensor | None]):
         self.op = op
         self.axes = stage_axes(op)
         self.shape = [axis.extent for axis in self.axes[: len(op.axis)]]
@@ -142,11 +124,6 @@ class Reduction:
             int(result.value_index): cotangent
             for result, cotangent in zip(op.body, cotangents, strict=True)
             if cotangent is not None
-        }
-        self.results = {
-            int(body.value_index): result
-            for body, result in zip(op.body, results, strict=False)
-            if result is not None
         }
         groups = self.combiner.groups(self.cotangents)
         self.groups = [(group, self.combiner.combination(group)) for group in groups]
@@ -256,13 +233,12 @@ class Reduction:
     def _extreme(self, group: Sequence[int], combination: Combination) -> list[Point]:
         """All to the first of the largest elements, or smallest; to the first NaN if there is one.
 
-        That one is found by a reduction of its own: of the positions of elements that equal the
-        extreme, or of pairs (value, position). Where such a pair is one integer, it is a maximum.
+        That one is found by a reduction of its own, of pairs (value, position). Where such a pair
+        is one integer, that is a maximum like any other. Elements are not compared with the
+        extreme: computed again, by another kernel, they may be rounded to something else.
         """
         (component,) = group
         largest = combination is Combination.LARGEST
-        if self._may_be_compared(component):
-            return self._guarded(group, self._first_equal(component))
         if self._may_be_packed(component):
             return self._guarded(group, self._packed_position(component, largest))
 
@@ -281,39 +257,10 @@ class Reduction:
         return self._at_position(group, choose, [value], [start])
 
     @property
-    def _count(self) -> int:
-        """How many positions there are; many if extents are symbolic."""
-        return math.prod(integer_value(extent) or _LAST_SHORT_POSITION for extent in self.extents())
-
-    @property
     def _position_dtype(self) -> str:
         """The dtype of positions: int32 where it holds all of them and one behind."""
-        return "int32" if self._count < _LAST_SHORT_POSITION else "int64"
-
-    def _may_be_compared(self, component: int) -> bool:
-        """Whether elements are those that the result was chosen from, to the last bit.
-
-        So they are if they are read, not computed again. Kernels keep narrow floats in wider ones.
-        """
-        source = self.sources[component]
-        if component not in self.results or str(source.ty) not in ("float32", "float64"):
-            return False
-        floats = [node for node in postorder(source) if is_float(node.ty)]
-        return all(
-            _is_read(node) or choice_of(node) or isinstance(node, prim.FloatImm) for node in floats
-        )
-
-    def _first_equal(self, component: int) -> te.Tensor:
-        """The position of the first element that is the result, or NaN."""
-        value, result = self.sources[component], self.results[component](*self.spatial)
-        is_extreme = tirx.any(tirx.EQ(value, result), tirx.isnan(value))
-        here, none = self._position(), tirx.max_value(self._position_dtype)
-        if self._count <= _MOST_IN_FLOAT32:
-            # LLVM makes a branch of the lesser of two integers, and one instruction of this.
-            here, none = here.astype("float32"), tirx.const(math.inf, "float32")
-        position = tirx.Select(is_extreme, here, none)
-        (first,) = self._reduced(te.min, self._mask_elements([position], [none]), "position")
-        return first
+        count = math.prod(integer_value(e) or _LAST_SHORT_POSITION for e in self.extents())
+        return "int32" if count < _LAST_SHORT_POSITION else "int64"
 
     def _may_be_packed(self, component: int) -> bool:
         """Whether a value and its position are one integer of 64 bits."""
@@ -381,7 +328,7 @@ class Reduction:
 
     def _guarded(self, group: Sequence[int], winner: te.Tensor) -> list[Point]:
         """Points of the elements whose position is that of a winner."""
-        here = tirx.EQ(self._position().astype(winner.dtype), winner(*self.spatial))
+        here = tirx.EQ(self._position(), winner(*self.spatial))
         return [self._point(i, ((here, True),), c) for i, c in self._seeds(group)]
 
     def _position(self) -> Expr:
@@ -449,17 +396,12 @@ class Reduction:
         )
 
 
-def _is_read(node: Expr) -> bool:
-    """Whether a node is an element of what a kernel takes."""
-    return is_load(node) and isinstance(loaded_tensor(node).op, te.PlaceholderOp)
-
-
 def sortable(value: Expr) -> Expr:
     """An int32 that is ordered as a float32 is, with −0 as 0 and every NaN above all numbers."""
     zero, greatest = tirx.const(0, "int32"), tirx.max_value("int32")
     bits = tirx.reinterpret("int32", value)
     # The magnitude of a negative number counts the other way.
-    ordered = tirx.Select(bits < zero, tirx.bitwise_xor(bits, greatest), bits)
+    ordered = tirx.bitwise_xor(bits, tirx.bitwise_and(bits >> tirx.const(31, "int32"), greatest))
     is_zero = tirx.EQ(value, tirx.const(0.0, "float32"))
     return tirx.Select(tirx.isnan(value), greatest, tirx.Select(is_zero, zero, ordered))
 
