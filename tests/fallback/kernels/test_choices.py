@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tvm import te, tirx
+from tvm.ir import prim
 
 from graphgrad.fallback.kernels.choices import select_without_branching
 from graphgrad.fallback.walk import is_conditional, postorder
@@ -32,6 +33,45 @@ def branches(body, reduced=False):
 @pytest.mark.parametrize("reduced", [False, True], ids=["map", "sum"])
 def test_masked_copy(reduced):
     assert branches(lambda i, j: tirx.if_then_else(X(i, j) > 0, X(i, j) * 2.0, ZERO), reduced) == 0
+
+
+def test_a_condition_on_what_a_binding_holds():
+    def body(i, j):
+        value = te.var("value", "float64")
+        return prim.Let(value, X(i, j), tirx.if_then_else(value > 0, X(i, 5 - j), value))
+
+    assert branches(body) == 0
+
+
+def test_places_that_bindings_hold():
+    """A load inside its tensor, at an index that is bound to a variable."""
+
+    def body(shift):
+        def at(i, j):
+            place = te.var("place", "int32")
+            value = tirx.if_then_else(X(i, j) > 0, X(i, place), ZERO)
+            return prim.Let(place, j // 2 + shift, value)
+
+        return at
+
+    assert branches(body(3)) == 0
+    assert branches(body(4)) == 1
+
+
+def test_functions_of_vectors_are_computed_in_vain():
+    """In float32 they are arithmetic; in float64 a call of the C library for each element."""
+
+    def left(dtype, function):
+        x = te.placeholder((4,), dtype, name="x")
+
+        def body(i):
+            return tirx.if_then_else(x(i) > 0, function(x(i)), tirx.const(0.0, dtype))
+
+        (result,) = select_without_branching([te.compute((4,), body)])
+        return sum(map(is_conditional, postorder(*result.op.body)))
+
+    assert left("float32", tirx.exp) == left("float32", tirx.log1p) == 0
+    assert left("float64", tirx.exp) == left("float32", tirx.sin) == 1
 
 
 def test_masks_inside_masks():

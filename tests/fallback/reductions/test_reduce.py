@@ -6,8 +6,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
-from graphgrad.fallback.graph import operations
-from graphgrad.ops.extrema import larger
+from graphgrad.ops.extrema import larger, smaller
 from tests.fallback.differences import check, compiled
 from tests.fallback.running import executable, unwritten
 from tests.labels import label
@@ -209,15 +208,15 @@ def test_second_order(combine, neutral, sources, component):
     check([output], [(X, VALUES), (Z, STARTS)], order=2)
 
 
-def row_gradient(combine, neutral, row, component=0, sources=lambda x, j: x(j)):
+def row_gradient(combine, neutral, row, component=0, sources=lambda x, j: x(j), dtype="float64"):
     """Return the gradient of one component of a reduction of a row."""
-    x = te.placeholder((len(row),), "float64", name="x")
+    x = te.placeholder((len(row),), dtype, name="x")
     j = te.reduce_axis((0, len(row)), "j")
     if neutral is not None:
         combine = te.comm_reducer(combine, lambda *_: neutral if len(neutral) > 1 else neutral[0])
     result = te.compute((), lambda: combine(sources(x, j), axis=j), name="result")
     output = result if isinstance(result, te.Tensor) else result[component]
-    return compiled(te_gradient(output, [x]), [x])([np.array(row)])[0].tolist()
+    return compiled(te_gradient(output, [x]), [x])([np.array(row, dtype)])[0].tolist()
 
 
 INFINITY, NAN = float("inf"), float("nan")
@@ -230,29 +229,44 @@ INFINITY, NAN = float("inf"), float("nan")
         ([-INFINITY, -INFINITY], 0),
         ([1.0, NAN, 3.0, NAN], 1),
         ([INFINITY, NAN], 1),
+        ([-3.0, -0.0, 0.0, -1e-45], 1),
+        ([-3.0, -2.0, -5e-42, -1e30], 2),
+        ([1e-44, 2e-44, 3e38], 2),
     ],
-    ids=["ties", "all -inf", "NaN", "inf and NaN"],
+    ids=["ties", "all -inf", "NaN", "inf and NaN", "zeros", "negative", "subnormal"],
 )
-@pytest.mark.parametrize(
-    "combine, neutral", [(te.max, None), (larger, (constant(-INFINITY),))], ids=["max", "larger"]
-)
-# A long row is reduced in lanes first: the later elements come in several of them.
-@pytest.mark.parametrize("count", [1, 64], ids=["short", "long"])
-def test_the_first_of_the_largest_gets_all(row, first, combine, neutral, count):
-    row = row * 2 * count
-    assert row_gradient(combine, neutral, row) == [float(i == first) for i in range(len(row))]
+@pytest.mark.parametrize("wants", [max, min])
+@pytest.mark.parametrize("with_nan", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_first_of_the_extremes_gets_all(row, first, wants, with_nan, dtype):
+    row = [float(np.array(value, dtype)) for value in row] * 2
+    if dtype == "float16":  # where what is small is zero, and what is large infinite
+        first = next(i for i, x in enumerate(row) if np.isnan(x) or x == np.nanmax(row))
+        first = next((i for i, x in enumerate(row) if np.isnan(x)), first)
+    start = tirx.const(-INFINITY if wants is max else INFINITY, dtype)
+    extremum = (larger if wants is max else smaller) if with_nan else getattr(te, wants.__name__)
+    row = row if wants is max else [-value for value in row]
+    given = row_gradient(extremum, (start,) if with_nan else None, row, dtype=dtype)
+    assert given == [float(i == first) for i in range(len(row))]
 
 
-def test_all_of_a_row_are_found_by_lanes():
-    """The largest is in another lane, and at another place of it, each time."""
-    x = np.zeros((80, 128))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_extremes_of_rows_and_windows(dtype):
+    """The largest is at another place of each row; elements count only on a condition."""
+    x = np.zeros((80, 2, 64), dtype)
     places = np.arange(80) * 37 % 128
-    x[np.arange(80), places] = 1.0
-    rows = te.placeholder(x.shape, "float64", name="x")
-    j = te.reduce_axis((0, 128), name="j")
-    result = te.compute((80,), lambda i: te.max(rows(i, j), axis=j), name="result")
-    assert any(op.name.endswith("of_lanes") for op in operations(*te_gradient(result, [rows])))
-    np.testing.assert_array_equal(compiled(te_gradient(result, [rows]), [rows])([x])[0], x)
+    x.reshape(80, 128)[np.arange(80), places] = 1.0
+    x[:, 0, 0] = 9.0
+    rows = te.placeholder(x.shape, dtype, name="x")
+    k, j = te.reduce_axis((0, 2), name="k"), te.reduce_axis((0, 64), name="j")
+    result = te.compute(
+        (80,), lambda i: te.max(rows(i, k, j), axis=[k, j], where=k + j > 0), name="result"
+    )
+    expected = x.copy()
+    expected[:, 0, 0] = 0
+    expected[places == 0] = 0  # zeros elsewhere: the first of those that count
+    expected[places == 0, 0, 1] = 1
+    np.testing.assert_array_equal(compiled(te_gradient(result, [rows]), [rows])([x])[0], expected)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ EXACT = {
     "erf": np.vectorize(math.erf),
     "exp": np.exp,
     "log": np.log,
+    "log1p": np.log1p,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
@@ -25,6 +26,7 @@ EXACT = {
 RANGES = {
     "exp": (-87.3, 88.7),
     "log": (1e-44, 3e38),
+    "log1p": (1e-44, 3e38),
     "rsqrt": (1e-30, 1e30),
     "sigmoid": (-87, 40),
 }
@@ -32,6 +34,7 @@ SPECIAL = {
     "erf": {-np.inf: -1, np.inf: 1, -0.0: -0.0, 1e-40: 1e-40 * 2 / math.sqrt(math.pi), 5: 1},
     "exp": {-np.inf: 0, np.inf: np.inf, 0: 1, 88.8: np.inf, -104: 0, -200: 0, -90: math.exp(-90)},
     "log": {-np.inf: np.nan, np.inf: np.inf, -0.0: -np.inf, 1: 0, -1: np.nan},
+    "log1p": {-np.inf: np.nan, np.inf: np.inf, -0.0: -0.0, -1: -np.inf, -2: np.nan, -1e-9: -1e-9},
     "rsqrt": {np.inf: 0, 0: np.inf, 4: 0.5},
     "sigmoid": {-np.inf: 0, np.inf: 1, 0: 0.5, 200: 1, -200: 0},
     "tanh": {-np.inf: -1, np.inf: 1, -0.0: -0.0, 1e-40: 1e-40, 50: 1, -50: -1},
@@ -61,7 +64,7 @@ def units(found, exact):
 @pytest.mark.parametrize("name", EXACT)
 def test_errors_are_a_few_units_in_the_last_place(name):
     low, high = RANGES.get(name, (-9, 9))
-    spread = np.geomspace if name in ("log", "rsqrt") else np.linspace
+    spread = np.geomspace if name in ("log", "log1p", "rsqrt") else np.linspace
     values = spread(low, high, 1 << 16).astype("f4")
     assert units(computed(name, values), EXACT[name](values.astype("f8"))) < 3
 

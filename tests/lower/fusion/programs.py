@@ -5,6 +5,7 @@ from tvm import relax
 
 from graphgrad.ir.kernel_calls import is_kernel_call
 from graphgrad.ir.rewrite import bindings_of
+from graphgrad.lower.fusion import annotate_reductions
 from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.running import function
 
@@ -15,8 +16,8 @@ def kernels(build, *types):
 
 
 def noted(mod):
-    """Return a module whose kernels bear TVM's notes of what kind they are."""
-    return relax.transform.AnnotateTIROpPattern()(mod)
+    """Return a module whose kernels bear notes of what kind they are."""
+    return annotate_reductions(relax.transform.AnnotateTIROpPattern()(mod))
 
 
 def fused(mod):

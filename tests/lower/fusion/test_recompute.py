@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, te
 
 import graphgrad as gg
 from graphgrad.lower.fusion import recompute_maps
@@ -174,3 +174,26 @@ def test_copies_of_a_long_chain_grow_no_faster_than_it():
 
     assert copies(2) == 1
     assert copies(120) < 120 * 24  # without a bound, 120 · 119 / 2
+
+
+def test_a_dot_product_reads_a_map_as_a_reduction_does():
+    """TVM takes this one for a contraction, because of its axis of one element."""
+
+    def sums(b, x, row):
+        y = b.emit(op.subtract(x, row))
+
+        def dot(y, x):
+            k = te.reduce_axis((0, 64), "k")
+            return te.compute((1, 1024), lambda i, j: te.sum(y[k, j] * x[k, j], axis=k))
+
+        return relax.Tuple([b.emit_te(dot, y, x), b.emit(op.max(y, axis=[0]))])
+
+    assert len(called(repeated(sums, LARGE, ROW))) == 2
+
+
+def test_a_product_of_matrices_does_not():
+    def products(b, x, row):
+        y = b.emit(op.subtract(x, row))
+        return relax.Tuple([b.emit(op.matmul(op.permute_dims(y), y)), b.emit(op.max(y, axis=[0]))])
+
+    assert "subtract" in {name.split("_")[0] for name in called(repeated(products, LARGE, ROW))}
