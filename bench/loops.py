@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contenders import BEFORE, COPY, LOOP_CONTENDERS
+from contenders import BEFORE, COPY, DERIVED, LOOP_CONTENDERS
 from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say, some_of
 from loop_workloads import LANGUAGE_MODEL, LAYER, LAYER_NORM_CELL, LOOPS, SELECTIVE_SCAN, Loop
 from machine import facts, machine_of, usable_cores, versions
@@ -43,11 +43,14 @@ GRADIENT_TOLERANCE = 1e-4
 
 MOST_STEPS = 2_000
 EXTENTS = ("batch", "steps", "width", "vocabulary")
+_OTHERS = ("torch", "torch_compile", DERIVED, BEFORE)
+
 HEADER = [
     "loop",
     "ms",
     "torch",
     "compiled",
+    "derived",
     "before",
     "ratio",
     "peak MB",
@@ -254,7 +257,7 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
     def text(value: float | None, digits: int) -> str:
         return "" if value is None else f"{value:.{digits}f}"
 
-    times = [text(_ms(entry, n), 2) for n in (OURS, "torch", "torch_compile", BEFORE)]
+    times = [text(_ms(entry, n), 2) for n in (OURS, *_OTHERS)]
     ours = entry["contenders"].get(OURS, {"error": ""})
     if "error" in ours:
         return [*times, *[""] * (len(HEADER) - 1 - len(times))]
@@ -274,9 +277,10 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     chosen = [name for name in LOOP_CONTENDERS if name not in (BEFORE, COPY)]
+    usual = [name for name in chosen if name != DERIVED]
     add("--json", action="store_true", help="print one JSON object")
     add("--loops", type=some_of(LOOPS), default=list(LOOPS), help=f"of {', '.join(LOOPS)}")
-    add("--contenders", type=some_of(chosen), default=chosen, help=f"of {', '.join(chosen)}")
+    add("--contenders", type=some_of(chosen), default=usual, help=f"of {', '.join(chosen)}")
     add("--before", type=Path, metavar="TREE", help=f"another checkout, which competes as {BEFORE}")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
     add_clock(parser)

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contenders import BEFORE, CONTENDERS, QUICK
+from contenders import BEFORE, CONTENDERS, DERIVED, QUICK
 from field import Field, add_pace, chosen_pace, positive, say, some_of
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
@@ -110,7 +110,7 @@ def check_compiler(name: str) -> None:
 
 def _keeps_code(name: str) -> bool:
     """Return whether a contender's next process finds what this one compiles."""
-    return name in (OURS, BEFORE) or "compile" in name
+    return name in (OURS, DERIVED, BEFORE) or "compile" in name
 
 
 def tell(name: str, turn: Turn) -> None:

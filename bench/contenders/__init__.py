@@ -17,8 +17,12 @@ _TORCH = "contenders.torch_step"
 BEFORE = "graphgrad_before"
 """The graphgrad of another checkout."""
 
+DERIVED = "graphgrad_derived"
+"""This one, with all gradients derived: no rule of graphgrad's own is used."""
+
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphgrad": ("contenders.ours", {}),
+    DERIVED: ("contenders.ours", {"rules": "derived"}),
     BEFORE: ("contenders.ours", {}),
     "torch": (_TORCH, {}),
     "torch_channels_last": (_TORCH, {"channels_last": True}),
@@ -34,6 +38,7 @@ COPY = "copy"
 
 LOOP_CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphgrad": ("contenders.loops_ours", {}),
+    DERIVED: ("contenders.loops_ours", {"rules": "derived"}),
     BEFORE: ("contenders.loops_ours", {}),
     "torch": (_LOOPS_TORCH, {}),
     "torch_compile": (_LOOPS_TORCH, {"compiled": True}),

@@ -21,19 +21,20 @@ INCLUDES = "forward, loss, backward; of language models train_step, with SGD mom
 op = relax.op
 
 
-def prepare(workload: Workload, threads: int) -> TrainStep | Gradients:
-    """Return the step, which knows the gradients of its first call."""
+def prepare(workload: Workload, threads: int, rules: str = "auto") -> TrainStep | Gradients:
+    """Return the step, which knows the gradients of its first call; they are made by `rules`."""
     gg.set_threads(threads)
-    return TrainStep(workload) if read(workload).kind == LANGUAGE_MODEL else Gradients(workload)
+    kind = TrainStep if read(workload).kind == LANGUAGE_MODEL else Gradients
+    return kind(workload, rules)
 
 
 class TrainStep:
     """The step of a language model."""
 
-    def __init__(self, workload: Workload):
+    def __init__(self, workload: Workload, rules: str):
         optimizer = gg.optim.SGD(LEARNING_RATE, momentum=MOMENTUM)
         model = gg.from_onnx(workload.proto())
-        self._step = gg.train_step(model, loss="cross_entropy", optimizer=optimizer)
+        self._step = gg.train_step(model, loss="cross_entropy", optimizer=optimizer, rules=rules)
         self._batch = workload.batch()
 
     def __call__(self) -> float:
@@ -48,13 +49,13 @@ class TrainStep:
 class Gradients:
     """A function's value and its gradients by all arguments."""
 
-    def __init__(self, workload: Workload):
+    def __init__(self, workload: Workload, rules: str):
         loop, arrays = read(workload), arrays_of(workload)
         if loop.kind == LAYER:
             mod = specialize(gg.from_onnx(workload.proto()), None)
         else:
             mod = program(_FUNCTIONS[loop.kind], arrays)
-        mod = gg.vjp(mod)
+        mod = gg.vjp(mod, rules=rules)
         del mod["main"]
         self._function = relax.VirtualMachine(gg.compile(mod), tvm.cpu())["main_vjp"]
         self._names = list(arrays)

@@ -11,13 +11,14 @@ import graphgrad as gg
 INCLUDES = "train_step: forward, loss, backward, statistics, guarded SGD momentum, one function"
 
 
-def prepare(workload: Workload, threads: int) -> Callable[[], float]:
-    """Return the step."""
+def prepare(workload: Workload, threads: int, rules: str = "auto") -> Callable[[], float]:
+    """Return the step, with gradients by `rules`."""
     gg.set_threads(threads)
     step = gg.train_step(
         gg.from_onnx(workload.proto()),
         loss="cross_entropy",
         optimizer=gg.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
+        rules=rules,
     )
     images, labels = workload.batch()
     return lambda: float(step(images, labels))
