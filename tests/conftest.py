@@ -1,5 +1,6 @@
 """The environment of every test, and of the processes that tests start."""
 
+import gc
 import inspect
 import linecache
 import os
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import forks
 from tests.groups import ByGroup, is_long
 from tests.smoke import is_smoke, is_smoke_file
 
@@ -47,6 +49,17 @@ def pytest_configure():
         os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
+def pytest_collection():
+    """Let the garbage collector not go through tests while they are made, some half a million."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """Collect garbage again, but that of tests alone: what is there now stays to the end."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_ignore_collect(collection_path, config):
     """With ``-m smoke``, read those files alone: to read them all takes half a minute."""
     if config.option.markexpr != "smoke" or not collection_path.name.startswith("test_"):
@@ -60,6 +73,13 @@ def pytest_collection_modifyitems(items):
         if is_smoke(item.path.relative_to(TESTS).as_posix(), item.name):
             item.add_marker("smoke")
     items.sort(key=lambda item: not is_long(item.nodeid))
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Runs programs in processes of their own that need not import graphgrad anew."""
+    with forks("graphgrad") as running:
+        yield running
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,8 +1,6 @@
 """The examples of docs/aliasing.md run as they stand."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"),
 
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
-def test_example_runs(index, tmp_path):
-    script = tmp_path / "example.py"  # TVM's script reads its source
-    script.write_text(EXAMPLES[index], encoding="utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+def test_example_runs(index, python):
+    done = python.run(EXAMPLES[index])
     assert done.returncode == 0, done.stderr
 
 

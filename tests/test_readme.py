@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,12 @@ EXAMPLES = re.findall(
 
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
-def test_example_runs(index, tmp_path):
+def test_example_runs(index, tmp_path, python):
     tool, example = EXAMPLES[index]
     if tool and not shutil.which(tool):
         pytest.skip(f"the example needs {tool}, which is not on the PATH")
-    script = tmp_path / "example.py"
-    script.write_text(example, encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    done = python.run(example, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_there_are_examples():

@@ -67,6 +67,7 @@ _OURS = "differences of graphgrad"
 _IN_FLOAT32 = "differences in float32"
 
 _BESIDE = "beside a kink"
+_UNDEFINED = "finite differences give nan"
 _MOVES = 3
 """How often a point is moved off a kink, as it may come upon another."""
 
@@ -218,6 +219,8 @@ def _compare_gradients(subject: _Subject, expected: Expected, rng: np.random.Gen
         precision = FLOAT64 if is_exact else FLOAT32
         tolerances = Tolerances(rtol, rtol * least) if is_exact else DEFAULT
         reason = _by_differences(function, subject, point, rng, precision, tolerances)
+        if _UNDEFINED in reason:
+            raise NoOracle(f"{subject.case.operator}: a step of differences leaves what it is of")
         if oracle == _IN_FLOAT32 and _BESIDE in reason:
             raise NoOracle(f"{subject.case.operator}: differences in float32 are too coarse there")
         if reason:

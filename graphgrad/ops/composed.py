@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, GraphGradError
 from ..fallback.graph import listed, operations, rewritten
 from ..fallback.kernels.expressions import expressions_of
 from ..fallback.kernels.extents import rename_extent
@@ -117,7 +117,7 @@ class Composition:
                 return self._compose_kernel(call)
             with StageBuilder(self) as builder:
                 value = builder.value(legalize(builder, builder.normalize(call)))
-        except Exception as error:  # lowerings of TVM raise errors of any type
+        except GraphGradError as error:  # any other is a defect of the lowering
             raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
         # A split into one part is a tensor, where its expressions are a list.
         is_listed = isinstance(value, list) and not isinstance(call.ty, relax.TupleType)

@@ -1,8 +1,5 @@
 """Every function of TVM's topi: its gradient agrees with differences, or is refused for good."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from tvm import te, topi
@@ -85,11 +82,9 @@ BUILD = "from tests.fallback.topi_cases import UNBUILDABLE; UNBUILDABLE['%s']()"
 
 
 @pytest.mark.parametrize("function", UNBUILDABLE)
-def test_what_tvm_cannot_build(function):
+def test_what_tvm_cannot_build(function, python):
     """In a process of its own, which TVM may end."""
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD % function], check=False, capture_output=True, text=True
-    )
+    done = python.run(BUILD % function)
     assert done.returncode, f"TVM now builds topi.{function}: give it cases"
     said = done.stdout + done.stderr
     assert DEFECTS[function] in said, f"topi.{function} fails of something else"

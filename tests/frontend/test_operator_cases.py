@@ -104,6 +104,7 @@ def test_what_onnxruntime_computes_in_float32_is_compared_in_it():
         (("", "Shrink", 9, 23), [np.nan, 2]),
         (("", "ThresholdedRelu", 10, 21), [np.nan, 2]),
         (("", "GlobalMaxPool", 7, 21), [[[np.nan, 2]]]),
+        (("", "GlobalMaxPool", 7, 21), [[[-np.inf, -np.inf]]]),
         (("com.microsoft", "FastGelu", 14, 14), [-5.0978]),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
@@ -114,6 +115,24 @@ def test_a_disagreement_that_is_explained(key, values):
 
     (judgment,) = forward.judge([_of_arrays(key, np.array(values, "float32"))])
     assert judgment.status == forward.EXCLUDED
+
+
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        (("", "Sigmoid", 13, 28), [-8.0]),
+        (("", "Hardmax", 13, 28), [[np.nan, 2], [1, 2]]),
+        (("", "ArgMax", 13, 28), [[np.nan, 2], [1, 2]]),
+        (("", "Softmax", 13, 28), [[np.inf, 2], [1, 2]]),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_the_standard_is_followed_where_onnxruntime_departs_from_it(key, values):
+    peer("onnxruntime")
+    from tests.frontend.operator_cases import forward
+
+    chosen = _of_arrays(key, np.array(values, "float32"))
+    assert forward.judge([chosen]) == [forward.Judgment(forward.AGREES, "", forward.REFERENCE)]
 
 
 def _of_arrays(key, *arrays):

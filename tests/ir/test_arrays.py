@@ -1,11 +1,8 @@
 """Arrays from outside: copied, aligned, or refused with a reason."""
 
-import subprocess
-import sys
 import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -89,7 +86,7 @@ def test_unaligned_memory_is_copied(offset):
     assert borrowed(value, tvm.cpu()) is None
 
 
-def test_kernels_survive_every_offset():
+def test_kernels_survive_every_offset(python):
     """In a process of its own: the failure would be the end of the process."""
     program = """
         import numpy as np, tvm
@@ -110,13 +107,7 @@ def test_kernels_survive_every_offset():
             np.testing.assert_array_equal(out, 2 * value)
         print("alive")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    done = python.run(textwrap.dedent(program))
     assert done.stdout.strip() == "alive", done.stderr
 
 

@@ -1,8 +1,5 @@
 """Memory of the differential suite: what reads beside a tensor there ends its process."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tvm
@@ -22,10 +19,8 @@ print("has read")
 
 
 @pytest.mark.parametrize("where", ["before", "behind"])
-def test_a_guard_ends_the_process(where):
-    done = subprocess.run(
-        [sys.executable, "-c", READ % where], check=False, capture_output=True, text=True
-    )
+def test_a_guard_ends_the_process(where, python):
+    done = python.run(READ % where)
     assert done.stdout == "reads\n"
     assert done.returncode
 

@@ -5,6 +5,7 @@ from tvm import relax, te, tirx
 import graphgrad as gg
 from graphgrad.check import samples
 from graphgrad.ir.tensor import Emitter
+from graphgrad.ops.legalize import LEGALIZATIONS
 from graphgrad.registry.rule import all_rules
 from graphgrad.registry.sample import TensorArgument
 from tests import unknown_ops
@@ -342,6 +343,15 @@ def test_bodies_that_are_refused(body, error):
         function(lambda b, x, h: gg.scan(body, h, x)[0], *types((3, 2), (2,)))
 
 
+def test_a_defect_of_a_lowering_is_seen_as_it_is(monkeypatch):
+    def failing(builder, call):
+        raise KeyError("a defect")
+
+    monkeypatch.setitem(LEGALIZATIONS, "relax.tanh", failing)
+    with pytest.raises(KeyError, match="a defect"):
+        function(lambda b, h: gg.scan(lambda h, _: (op.tanh(h), None), h, None, 2)[0], *types((2,)))
+
+
 @pytest.mark.parametrize(
     ("shape", "length", "error"),
     [((3, 2), 4, "disagree about how many steps"), ((), None, "rank 0"), (None, None, "a length")],
@@ -387,6 +397,7 @@ WITH_LONG_EXTENTS = {
     "pad": lambda x: op.nn.pad(x, [0, 0, 1, 0, 2, 1], "reflect"),
     "pixel_shuffle": lambda x: op.nn.pixel_shuffle(op.reshape(x, (1, 4, 1, 3)), 2),
     "repeat": lambda x: op.repeat(x, 2, 1),
+    "reverse_sequence": lambda x: op.reverse_sequence(x, relax.const([2, 1], "int64"), 1, 0),
     "tile": lambda x: op.tile(x, [2, 1, 2]),
 }
 """Ops whose lowerings make extents of int64."""

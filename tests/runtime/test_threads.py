@@ -2,17 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from graphgrad.runtime import threads
 from graphgrad.runtime.cores import processors, usable_cores
 from graphgrad.runtime.errors import InputError
-
-ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import contextlib, json, os, signal, sys, threading
@@ -30,15 +25,18 @@ several = pytest.mark.skipif(len(processors()) < 2, reason="needs two processors
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 
 
-def run(body, **variables):
+@pytest.fixture
+def run(python):
     """Run a program in a process where no variable says how many threads; return its result."""
-    environment = {k: v for k, v in os.environ.items() if k not in threads.VARIABLES} | variables
-    done = subprocess.run(
-        [sys.executable, "-c", f"{PROGRAM}\n{body}\nprint(json.dumps(result))"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+
+    def run(body, **variables):
+        environment = {k: v for k, v in os.environ.items() if k not in threads.VARIABLES}
+        program = f"{PROGRAM}\n{body}\nprint(json.dumps(result))"
+        done = python.run(program, environment=environment | variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
 
 
 SEEN = """
@@ -65,7 +63,7 @@ result["again"] = threads.pool_size()
 
 
 @linux
-def test_a_thread_for_each_core_and_none_bound():
+def test_a_thread_for_each_core_and_none_bound(run):
     seen = run(SEEN)
     cores = usable_cores()
     assert seen["pool"] == seen["others"] == seen["again"] == cores
@@ -76,7 +74,7 @@ def test_a_thread_for_each_core_and_none_bound():
 
 @several
 @linux
-def test_a_process_with_one_processor_has_one_thread():
+def test_a_process_with_one_processor_has_one_thread(run):
     first = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
     seen = run(first + SEEN)
     assert seen["pool"] == 1 and seen["after"] == seen["before"] == [min(processors())]
@@ -84,7 +82,7 @@ def test_a_process_with_one_processor_has_one_thread():
 
 @several
 @pytest.mark.parametrize("variable", threads.VARIABLES)
-def test_the_environment_decides(variable):
+def test_the_environment_decides(run, variable):
     body = 'threads.prepare()\nresult["pool"] = threads.threads(), threads.pool_size()'
     assert run(body, **{variable: "1"})["pool"] == [1, 1]
 
@@ -97,7 +95,7 @@ def test_the_environment_is_read_as_tvm_does(monkeypatch, text, count):
 
 
 @several
-def test_a_pool_that_somebody_made_is_left_alone():
+def test_a_pool_that_somebody_made_is_left_alone(run):
     body = """
 configure(-3, 1, ["0"])
 threads.prepare()
@@ -117,7 +115,7 @@ other.join()
 
 @several
 @linux
-def test_a_pool_that_cannot_grow():
+def test_a_pool_that_cannot_grow(run):
     body = """
 allowed = os.sched_getaffinity(0)
 stock = threads.pool_size()  # TVM makes the pool, and binds this thread
@@ -133,7 +131,7 @@ result["stock"], result["pool"] = stock, threads.pool_size()
     assert f"was made with {seen['stock']}, and none can grow" in seen["error"]
 
 
-def test_a_forked_process_computes_alone():
+def test_a_forked_process_computes_alone(run):
     body = """
 import numpy as np
 from graphgrad.models import mlp

@@ -1,8 +1,6 @@
 import json
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -329,13 +327,11 @@ write(path, {"params": {"w": np.zeros(3)}}, {})
 """
 
 
-def test_kill_during_save_leaves_a_whole_file(tmp_path):
+def test_kill_during_save_leaves_a_whole_file(tmp_path, python):
     """A process that saves without pause is killed at random moments, again and again."""
     path = tmp_path / "c.safetensors"
-    result = subprocess.run(
-        [sys.executable, "-c", SAVER, str(path)], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    done = python.run(SAVER, path)
+    assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == [path]  # the last save removed what was left behind
 
 

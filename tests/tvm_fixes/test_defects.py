@@ -2,41 +2,53 @@
 
 import os
 import pkgutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from graphgrad.tvm_fixes import ledger
+from tests.forks import CAN_FORK, forks
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs run in forks")
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="programs run in forks")
 
 NAMES = ledger.names()
 
 
+SHOWN, MENDED, FAILED = 10, 11, 12
+OUTCOME = {SHOWN: "shown", MENDED: "mended", FAILED: "failed"}
+"""What the status of a process tells; any other is of one that TVM has ended."""
+
+PROGRAM = f"""
+import os, sys
+
+def end(status):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a defect may show when a process ends, which is another matter
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), end({FAILED}))
+%s
+end({SHOWN} if shows() else {MENDED})
+"""
+
+SECONDS = 60
+"""After which a program is ended."""
+
+
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
-    """Return a function that runs a program, and returns what came of it and what it printed."""
-    folder = tmp_path_factory.mktemp("programs")
-    # Settings of ours (the tests' own conftest makes some) would hide what they work around.
+def outcome():
+    """Return a function that runs a program, and returns what came of it and what it printed.
+
+    Its process holds TVM, and nothing of ours: that would hide what it works around.
+    """
+    # So would settings of ours; the tests' own conftest makes some.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TVM_")}
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("server.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        text=True,
-    ) as server:
+    with forks("onnx.parser", "tvm.relax.frontend.onnx", environment=environment) as processes:
 
         def run(name):
-            path = folder / f"{name}.py"
-            path.write_text(ledger.program(name))
-            server.stdin.write(f"{path}\n")
-            server.stdin.flush()
-            answer = server.stdout.readline().strip()
-            output = Path(f"{path}.output").read_text(errors="replace")
-            return answer, output[-2000:]
+            program = PROGRAM % ledger.program(name)
+            done = processes.run(program, environment=environment, seconds=SECONDS)
+            answer = OUTCOME.get(done.returncode, f"ended by {done.returncode}")
+            return answer, (done.stdout + done.stderr)[-2000:]
 
         yield run
 

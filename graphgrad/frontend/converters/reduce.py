@@ -90,10 +90,12 @@ def largest(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
 
 
 @_reduction("ReduceMean")
-@_in_float
 def mean(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
-    """Σ x / n."""
-    return op.mean(x, axis=axes, keepdims=keepdims)
+    """Σ x / n; of nothing NaN, or 0 where that is an integer."""
+    if is_float(x.dtype):
+        return op.mean(op.widen(x), axis=axes, keepdims=keepdims).astype(x.dtype)
+    result = op.mean(x.astype("float64"), axis=axes, keepdims=keepdims)
+    return op.where(op.isfinite(result), result, 0.0).astype(x.dtype)
 
 
 @_reduction("ReduceMin")

@@ -167,9 +167,11 @@ def reverse_sequence(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
     def expression(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*i: Any) -> Any:
-            length = tirx.min(lengths[i[batch]].astype("int64"), x.shape[along])
+            # In a loop, extents and their indices are int32.
+            at, extent = i[along].astype("int64"), x.shape[along].astype("int64")
+            length = tirx.min(lengths[i[batch]].astype("int64"), extent)
             # Behind its length a sequence stays as it is.
-            source = tirx.Select(i[along] < length, length - 1 - i[along], i[along])
+            source = tirx.Select(at < length, length - 1 - at, at)
             return x(*i[:along], source, *i[along + 1 :])
 
         return te.compute(x.shape, element, name="reverse_sequence")

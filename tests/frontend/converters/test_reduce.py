@@ -124,6 +124,14 @@ def test_booleans(name):
     assert y.tolist() == [any(row) if name == "Max" else all(row) for row in x.tolist()]
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, "n", 3)], ids=["static", "symbolic"])
+@pytest.mark.parametrize(("dtype", "expected"), [("int64", 0), ("float32", np.nan)])
+def test_the_mean_of_nothing(shape, dtype, expected):
+    x = np.zeros((2, 0, 3), dtype)
+    (y,) = forward(model("Mean", x, [1], keepdims=0, shape=shape), {"x": x})
+    np.testing.assert_array_equal(y, np.full((2, 3), expected, dtype))
+
+
 @pytest.mark.parametrize("name", ["LogSumExp", "Max", "Mean", "Prod"])
 def test_symbolic_batch(name):
     symbolic = model(name, X, [0], keepdims=0, shape=("n", 3, 4))

@@ -1,7 +1,5 @@
 """A condition keeps others from reading where there is nothing to read."""
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -76,14 +74,9 @@ for condition in CONDITIONS:
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["compile", "pipeline"])
-def test_nothing_is_read_behind_a_condition_that_does_not_hold(ours):
+def test_nothing_is_read_behind_a_condition_that_does_not_hold(ours, python):
     """In a process of its own: what reads there ends it."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN.format(ours=ours)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = python.run(RUN.format(ours=ours))
     expected = [f"{condition}: 1 0 1 0 0 0 0 0" for condition in CONDITIONS]
     assert done.stdout.splitlines() == expected, done.stderr[-2000:]
 
@@ -185,9 +178,7 @@ for build, weight in programs:
 """
 
 
-def test_windows_read_nothing_beside_their_tensors():
+def test_windows_read_nothing_beside_their_tensors(python):
     """Each tensor lies beside a page that nobody may touch; in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", BESIDE], check=False, capture_output=True, text=True
-    )
+    done = python.run(BESIDE)
     assert done.stdout.split() == ["3"] * 6, done.stderr[-2000:]

@@ -192,15 +192,10 @@ print(os.listdir(os.path.dirname(path)))
 
 
 @pytest.mark.parametrize("warm", ["cold", "warm"])
-def test_an_export_leaves_a_library_alone_that_is_in_use(tmp_path, warm):
+def test_an_export_leaves_a_library_alone_that_is_in_use(tmp_path, warm, python):
     """In a process of its own, which ends if it does not."""
     (tmp_path / "exports").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", REPLACED, str(tmp_path / "exports" / "model.so"), warm],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = python.run(REPLACED, tmp_path / "exports" / "model.so", warm)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "['model.so']"
 

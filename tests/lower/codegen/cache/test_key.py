@@ -1,8 +1,5 @@
 """What the key of a program tells apart, what it leaves alone, and what has no key."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tvm
@@ -98,12 +95,10 @@ print(here.key(), here.key(here.program(3.0)))
 """
 
 
-def test_another_process_finds_the_same_key(monkeypatch):
+def test_another_process_finds_the_same_key(monkeypatch, python):
     monkeypatch.setattr(effects, "_declared", {})
     monkeypatch.setattr(key_module, "sources_digest", lambda: "the same")
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=True
-    )
+    done = python.run(ELSEWHERE)
     assert done.stdout.split() == [key(), key(program(3.0))]
 
 
