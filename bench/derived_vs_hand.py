@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +34,9 @@ from graphgrad.ir.arrays import to_tensor
 from graphgrad.ops.legalize import LEGALIZATIONS
 
 PAGE = ROOT / "docs" / "derived-vs-hand.md"
+MOST = 1.25
+"""The ratio of times beyond which a derived gradient is slow."""
+
 RULES = {"hand": "auto", "derived": "derived"}
 
 
@@ -75,7 +79,7 @@ def _run(mod: tvm.IRModule, inputs: list[np.ndarray]) -> Callable[[], Any]:
     function = relax.VirtualMachine(gg.compile(mod), tvm.cpu())["main_vjp"]
     generator = np.random.default_rng(1)
     cotangents = [
-        generator.uniform(-1, 1, [int(extent) for extent in param.ty.shape]).astype("float32")
+        generator.uniform(-1, 1, [int(e) for e in param.ty.shape]).astype(str(param.ty.dtype))
         for param in mod["main_vjp"].params[len(inputs) :]
     ]
     arguments = [to_tensor(array) for array in [*inputs, *cotangents]]
@@ -129,20 +133,37 @@ def _text(value: float | None, form: str = ".2f") -> str:
     return "" if value is None else format(value, form)
 
 
+def mean_ratio(results: list[dict[str, Any]]) -> str:
+    """Say how much time derived gradients take, on the whole."""
+    ratios = [result["time_ratio"] for result in results]
+    above = sum(ratio > MOST for ratio in ratios)
+    mean = statistics.geometric_mean(ratios)
+    return f"Time: {mean:.2f} as a geometric mean of {len(ratios)}; {above} above {MOST}."
+
+
 NOTES = """\
 An evaluation is a value that a stage stores; of a sum, each term. Stages of a rule that fusion
 computes inside another one count all the same, and so do those of derived kernels. Nothing is
 counted of sorting. The time is that of the outputs and all gradients.
 
+All ops that have a rule are here, those too that only gradients consist of.
+
 Where derived gradients evaluate more:
 
 - max, max pooling: the position of the maximum, which the rule of max pooling keeps, is looked for
   again: the forward kernel does not compute it.
-- batch_norm: each gradient kernel computes x less its mean again.
-- cumsum: a recurrence keeps all its states, and the cotangents that it adds up, in their order.
+- softmax: the exponentials are computed again.
+- cumsum, cumprod: a recurrence keeps all its states, and the cotangents that it adds up, in their
+  order.
 
-Where they take more time for no more evaluations, it is what the schedules make of their kernels:
-of convolutions, of several reductions in one kernel."""
+Where they take more time for no more evaluations, it is what the schedules make of their kernels.
+Much more time take reverse_sequence, whose rule knows that it is its own inverse; dropout, whose
+random bits are integers that no vector computes; and scatter_swap and scatter_recurrence, which
+gradients of scatters consist of and which are derived for gradients of gradients alone: their walks
+over places are one recurrence.
+
+Whole networks train by both with `python bench/step.py --contenders graphgrad,graphgrad_derived`,
+recurrent ones with `python bench/loops.py` and the same contenders."""
 
 
 def page(result: dict[str, Any]) -> str:
@@ -160,6 +181,8 @@ def page(result: dict[str, Any]) -> str:
             NOTES,
             "",
             *(f"| {' | '.join(line)} |" for line in lines),
+            "",
+            mean_ratio(result["workloads"]),
             "",
             f"{machine['processor']}, {result['threads']} thread(s), Python {machine['python']}; "
             f"the least of {result['rounds']} rounds in turns.",
@@ -194,6 +217,7 @@ def main() -> None:
         print(json.dumps(result, indent=1))
     else:
         print(table(HEADER, rows(result["workloads"])))
+        print(mean_ratio(result["workloads"]))
 
 
 if __name__ == "__main__":

@@ -117,11 +117,11 @@ _CHOSEN: dict[str, tuple[str, Sample]] = {
     ),
     "conv_data_gradient": (
         "graphgrad.conv_data_gradient",
-        sample((4, 32, 28, 28), (32, 32, 3, 3), (4, 32, 28, 28), **_UNIT_STRIDES),
+        sample(_IMAGE, (32, 32, 3, 3), static(_IMAGE), **_UNIT_STRIDES),
     ),
     "conv_weight_gradient": (
         "graphgrad.conv_weight_gradient",
-        sample((4, 32, 28, 28), (4, 32, 28, 28), (32, 32, 3, 3), **_UNIT_STRIDES),
+        sample(_IMAGE, _IMAGE, static((32, 32, 3, 3)), **_UNIT_STRIDES),
     ),
     "reverse_cumsum": (
         "graphgrad.reverse_cumsum", sample(_ROWS, axis=1, exclusive=False)
@@ -180,11 +180,13 @@ _CHOSEN: dict[str, tuple[str, Sample]] = {
         sample((64, 514), axis=1, before=1, after=1, mode="reflect"),
     ),
     "avg_pool_gradient": (
-        "graphgrad.avg_pool_gradient", sample((4, 32, 14, 14), _IMAGE, **_POOL)
+        "graphgrad.avg_pool_gradient", sample((4, 32, 14, 14), static(_IMAGE), **_POOL)
     ),
     "max_pool_scatter": (
         "graphgrad.max_pool_scatter",
-        sample((4, 32, 14, 14), tensor((4, 32, 14, 14), 0, 4, dtype="int8"), _IMAGE, **_POOL),
+        sample(
+            (4, 32, 14, 14), tensor((4, 32, 14, 14), 0, 4, dtype="int8"), static(_IMAGE), **_POOL
+        ),
     ),
     "max_pool_gather": (
         "graphgrad.max_pool_gather",
