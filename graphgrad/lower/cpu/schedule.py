@@ -196,8 +196,10 @@ def _schedule_stages(
             # TVM cannot split a reduction into parts beside a block that is in no loop.
             sch.add_unit_loop(sch.get_sblock(stage.name))
     internal = list(func.body.block.alloc_buffers)
-    borders = borders_of(kernel_stages, internal, blocks)
-    chain = _chain(kernel_stages, blocks, internal, unit, views, small)
+    # What is stored to a view may be stored for the caller, and other stages read its base.
+    unshared = [b for b in internal if not is_among(b, [view.buffer for view in views])]
+    borders = borders_of(kernel_stages, unshared, blocks)
+    chain = _chain(kernel_stages, blocks, unshared, unit, views, small)
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
@@ -245,7 +247,7 @@ def _sum_in_blocks(root: Any, left: Collection[str]) -> Any:
 def _chain(
     kernel_stages: list[Stage],
     blocks: dict[str, Any],
-    internal: list[Any],
+    unshared: list[Any],
     unit: VectorUnit,
     views: Sequence[BufferView],
     small: int,
@@ -253,15 +255,13 @@ def _chain(
     """The chain of rows of a kernel; None if it has none.
 
     A stage that reads a buffer with views reads what other stages store to the views, which the
-    proof of a chain would not see: then there is no chain. And what is stored to a view may be
-    stored for the caller: so views do not count as internal.
+    proof of a chain would not see: then there is no chain. `unshared` are the kernel's own buffers
+    that are no views.
     """
-    bases, view_buffers = [view.base for view in views], [view.buffer for view in views]
+    bases = [view.base for view in views]
     if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
         return None
-    return chain_of(
-        kernel_stages, blocks, [b for b in internal if not is_among(b, view_buffers)], unit, small
-    )
+    return chain_of(kernel_stages, blocks, unshared, unit, small)
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:

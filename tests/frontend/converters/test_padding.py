@@ -19,6 +19,12 @@ def test_pad(mode, widths):
     assert_moves(moving_node("Pad", SHAPE, widths, mode=mode), values(*SHAPE))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_an_axis_is_cut_where_another_gets_a_border(mode):
+    """In the gradient a border of zeros is behind the sums over what was copied."""
+    assert_moves(moving_node("Pad", (5, 2), [3, 0, -1, 1], mode=mode), values(5, 2))
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
 def test_pad_with_attributes(mode):
     proto = moving_node("Pad", SHAPE, pads=WIDTHS, mode=mode, value=2.5, opset=10)

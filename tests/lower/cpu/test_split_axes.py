@@ -107,6 +107,17 @@ def test_maps_behind_that_take_other_elements(body):
     run(inputs, [body(output)]).agree()
 
 
+def test_a_border_around_a_result():
+    """Nothing of the kernel reads it, but the caller does."""
+    inputs, output = grouped("forward", "last", *SIZES["wide"])
+    n, h, w, k = (int(extent) for extent in output.shape)
+    padded = te.compute(
+        (n, h + 2, w, k),
+        lambda *i: tirx.if_then_else(i[1] < h, output(*i), tirx.const(0, "float32")),
+    )
+    run(inputs, [padded]).agree()
+
+
 def test_two_readers():
     inputs, output = grouped("forward", "last", *SIZES["wide"])
     one = te.compute(output.shape, lambda *i: output(*i) + 1)
