@@ -26,17 +26,17 @@ from tests.running import F64, function, run
 def derivations(monkeypatch):
     """What is derived, from the kernels' outputs on, and what is lowered, by op."""
     derived, lowered = [], []
-    te_gradient, lower = gradient.te_gradient, written_out._written_out
+    derive, lower = gradient.gradient_expressions, written_out._written_out
 
     def counted(outputs, *rest, **keywords):
         derived.append(outputs)
-        return te_gradient(outputs, *rest, **keywords)
+        return derive(outputs, *rest, **keywords)
 
     def written(rule, *rest):
         lowered.append(rule.op)
         return lower(rule, *rest)
 
-    monkeypatch.setattr(gradient, "te_gradient", counted)
+    monkeypatch.setattr(gradient, "gradient_expressions", counted)
     monkeypatch.setattr(written_out, "_written_out", written)
     DERIVED.clear()
     written_out._WRITTEN_OUT.clear()
@@ -126,7 +126,7 @@ def test_sums_are_returned_to_be_read_by_the_gradient(rows):
     ]
     forward, backward = calls
     assert len(forward.ty_args[0].fields) == 2, "the sums are behind the result"
-    assert len(backward.args[1].fields) == 3, "a cotangent, x and the sums"
+    assert len(backward.args[1].fields) == 4, "a cotangent, the result, x and the sums"
     x, ct = np.random.default_rng(0).uniform(-1, 1, (2, 3, 5))
     gradient = run(mod, "main_vjp", x, ct)[1]
     total = np.exp(x).sum(1, keepdims=True)

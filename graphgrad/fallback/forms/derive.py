@@ -53,7 +53,7 @@ _SUM_POINTS_PER_SCATTER_POINT = 2
 """Points of a sum in parallel loops that one of a serial scatter is worth; chosen, not measured."""
 
 _CONTRACTION_POINTS_PER_SCATTER_POINT = 8
-"""The same of a contraction, which schedules make fast; chosen, not measured."""
+"""The same of a contraction, or of a scaled sum, which schedules make fast; chosen, not measured."""
 
 
 def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
@@ -76,6 +76,13 @@ def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
         return _Derivation(bounded, pads, loop_points(contribution.axes)).result()
     except NotAffineError:
         return None
+
+
+def _is_scaled_read(term: Guarded) -> bool:
+    """Whether a term is an element that is read times numbers."""
+    conditions, values = factors(term.value)
+    read = [value for value in values if reads(value)]
+    return not conditions and len(values) > len(read) == 1 and is_operand(read[0])
 
 
 class _Derivation:
@@ -106,10 +113,15 @@ class _Derivation:
             stage = self._contraction(inner)
             if stage is not None:
                 return self._scaled(stage, outer)
-        if self.points <= _SUM_POINTS_PER_SCATTER_POINT * self.scattered:
+        most = (
+            _CONTRACTION_POINTS_PER_SCATTER_POINT
+            if all(map(_is_scaled_read, terms))
+            else _SUM_POINTS_PER_SCATTER_POINT
+        )
+        if self.points <= most * self.scattered:
             return gather(self.contribution, self.inverse, self.element, self.name)
         classes = self._classes(self.moduli)
-        if not classes or self._exceed(classes, _SUM_POINTS_PER_SCATTER_POINT):
+        if not classes or self._exceed(classes, most):
             return None
         stages = {each.residues: self._gathered(each) for each in classes}
         dtype = str(next(iter(stages.values())).dtype)

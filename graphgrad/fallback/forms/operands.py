@@ -101,8 +101,11 @@ class _Term:
         parts = [_Factor(value, None, self._needs(value)) for value in values]
         parts += [_Factor(None, guard, self._needs(guard[0])) for guard in guards]
         groups = self._grouped(parts)
+        if groups is None:
+            return None
         # What varies with no loop scales a plain sum, which can take in maps of what it reads.
-        if groups is None or not all(any(factor.needs for factor in g) for g in groups):
+        is_scaled_sum = not all(any(factor.needs for factor in group) for group in groups)
+        if is_scaled_sum:
             return None
         loads = [
             self._as_load(group, frozenset().union(*(f.needs for f in parts))) for group in groups
