@@ -53,7 +53,7 @@ _SUM_POINTS_PER_SCATTER_POINT = 2
 """Points of a sum in parallel loops that one of a serial scatter is worth; chosen, not measured."""
 
 _CONTRACTION_POINTS_PER_SCATTER_POINT = 8
-"""The same of a contraction, or of a scaled sum, which schedules make fast; chosen, not measured."""
+"""The same of contractions and scaled sums, which schedules make fast; chosen, not measured."""
 
 
 def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
