@@ -63,6 +63,11 @@ def _floats(case: Case) -> list[np.ndarray]:
     return [array.astype("float64") for array in arrays if str(array.dtype) in FLOATS]
 
 
+def _operand(case: Case, index: int) -> np.ndarray:
+    """An input or constant of a case, in float64."""
+    return {**case.arrays, **case.constants}[f"x{index}"].astype("float64")
+
+
 def _has_nan(case: Case) -> bool:
     return any(bool(np.isnan(array).any()) for array in _floats(case))
 
@@ -106,7 +111,7 @@ def _divides_by_zero(case: Case) -> bool:
 
 def _begins_with_no_number(case: Case) -> bool:
     """Whether the first element of an image is NaN or infinite."""
-    images = case.arrays["x0"].astype("float64")
+    images = _operand(case, 0)
     return not np.isfinite(images.reshape(*images.shape[:2], -1)[..., :1]).all()
 
 
@@ -196,7 +201,10 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
         )
     ),
     "where a coordinate of NaN lies is told by nobody": (
-        lambda case, oracle: case.operator == "GridSample" and _has_nan(case)
+        lambda case, oracle: (
+            (case.operator == "GridSample" and _has_nan(case))
+            or (case.operator == "DeformConv" and bool(np.isnan(_operand(case, 2)).any()))
+        )
     ),
     "onnxruntime takes no region along an axis whose extent stays as it is": (
         lambda case, oracle: (
@@ -292,8 +300,7 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
     "graphgrad puts zeros between and around the elements of a transposed convolution, which a "
     "weight that is NaN or infinite makes NaN": (
         lambda case, oracle: (
-            case.operator == "ConvTranspose"
-            and not np.isfinite({**case.arrays, **case.constants}["x1"].astype("float64")).all()
+            case.operator == "ConvTranspose" and not np.isfinite(_operand(case, 1)).all()
         )
     ),
     "products that overflow are infinite or cancel to NaN by the order in which they are added": (
