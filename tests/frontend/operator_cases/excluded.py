@@ -160,11 +160,27 @@ _DEPARTURES: dict[str, Callable[[Case], bool]] = {
     "makes NaN of infinity": (
         lambda case: case.operator == "DeformConv" and _begins_with_no_number(case)
     ),
+    "onnxruntime's causal order of queries behind a past ends at the last key, the standard's at "
+    "the key of the query": (
+        lambda case: (
+            case.operator == "Attention"
+            and case.attributes.get("is_causal") == 1
+            and "x4" in {**case.arrays, **case.constants}
+            and _operand(case, 0).shape[-2] != _operand(case, 1).shape[-2]
+        )
+    ),
 }
 
 _OF_GRADIENTS: dict[str, Callable[[Case], bool]] = {
     "two elements become 1 and -1 whatever they are: their gradients are the rounding of zeros": (
         lambda case: case.operator == "MeanVarianceNormalization" and _normalized(case) <= 2
+    ),
+    "a scale of 0.4 is 2 / 5 to graphgrad, and its float32 to the standard's reference": (
+        lambda case: (
+            case.operator in ("Resize", "Upsample")
+            and _dtype(case) == "float64"
+            and case.constants.get("x2", np.zeros(0)).size > 0
+        )
     ),
 }
 
