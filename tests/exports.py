@@ -1,13 +1,15 @@
 """Exports to test with, and a process that has nothing but one and TVM's runtime."""
 
+import atexit
 import json
 import os
-import subprocess
-import sys
+from contextlib import ExitStack
+from functools import cache
 
 import numpy as np
 
 from graphgrad.runtime.folder import digest_of
+from tests.forks import Forks, forks
 
 RUNNER = """
 import sys
@@ -47,18 +49,27 @@ def run_alone(folder, batches, results, **variables):
     for index, (inputs, targets) in enumerate(batches):
         named |= {f"inputs{index}": inputs, f"targets{index}": targets}
     np.savez(data, **named)
-    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1", **variables}
-    environment.pop("PYTHONPATH", None)
-    script = results.with_suffix(".py")
-    script.write_text(RUNNER, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script, folder, data, results],
-        cwd=results.parent, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = _runtime().run(
+        RUNNER, folder, data, results, cwd=results.parent, environment=_environment() | variables
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = dict(np.load(f"{results}.npz"))
     losses = found.pop("losses").tolist()
     return losses, {name.removeprefix("output "): array for name, array in found.items()}
+
+
+def _environment() -> dict[str, str]:
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    environment.pop("PYTHONPATH", None)
+    return environment
+
+
+@cache
+def _runtime() -> Forks:
+    """A process with TVM's runtime, whose forks run exports."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(forks("numpy", "tvm", environment=_environment()))
 
 
 def reseal(folder, **changes):

@@ -41,7 +41,7 @@ class Forks:
 
     def run(
         self,
-        program: str,
+        program: str | Path,
         *arguments: object,
         cwd: Path | None = None,
         environment: dict[str, str] | None = None,
@@ -51,7 +51,8 @@ class Forks:
 
         Parameters
         ----------
-        program : str
+        program : str or Path
+            The text of a script, or where it is.
         *arguments
             In ``sys.argv`` behind the path of the script, as strings.
         cwd : Path, optional
@@ -66,9 +67,13 @@ class Forks:
         """
         environment = dict(os.environ) if environment is None else environment
         with tempfile.TemporaryDirectory() as folder:
-            script = Path(folder, "program.py")
-            script.write_text(program, encoding="utf-8")
+            if isinstance(program, str):
+                script = Path(folder, "program.py")
+                script.write_text(program, encoding="utf-8")
+            else:
+                script = program
             command = [str(script), *map(str, arguments)]
+            said = [Path(folder, name) for name in ("output", "errors")]
             if self._server is None:
                 return subprocess.run(
                     [sys.executable, *command], cwd=cwd, env=environment, timeout=seconds,
@@ -78,6 +83,7 @@ class Forks:
                 "command": command,
                 "cwd": os.fspath(cwd or Path.cwd()),
                 "environment": environment,
+                "said": [str(path) for path in said],
                 "seconds": seconds,
             }
             assert self._server.stdin is not None and self._server.stdout is not None
@@ -85,8 +91,8 @@ class Forks:
             status = int(self._server.stdout.readline())
             if status == -signal.SIGALRM:
                 raise subprocess.TimeoutExpired(command, seconds)
-            said = [Path(folder, name).read_text(errors="replace") for name in ("1", "2")]
-            return subprocess.CompletedProcess(command, status, *said)
+            texts = [path.read_text(errors="replace") for path in said]
+            return subprocess.CompletedProcess(command, status, *texts)
 
 
 @contextlib.contextmanager
@@ -105,8 +111,7 @@ def forks(*modules: str, environment: dict[str, str] | None = None) -> Iterator[
 
 def _become(asked: dict[str, Any]) -> None:
     """Be the process that is asked for, up to its first line."""
-    script = Path(asked["command"][0])
-    for number, name in enumerate((os.devnull, script.with_name("1"), script.with_name("2"))):
+    for number, name in enumerate((os.devnull, *asked["said"])):
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
         os.close(file)
@@ -114,7 +119,7 @@ def _become(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = asked["command"]
-    sys.path[0] = str(script.parent)
+    sys.path[0] = str(Path(asked["command"][0]).parent)
     signal.alarm(asked["seconds"])
 
 

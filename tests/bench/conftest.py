@@ -1,7 +1,6 @@
 """The benchmarks are programs, not a package: their modules find each other in their folder."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,12 +13,11 @@ sys.path.insert(0, str(BENCH))
 
 
 @pytest.fixture
-def bench():
+def bench(python):
     """Run a benchmark; return the JSON object that it prints, or its text without --json."""
 
     def run(program, *arguments):
-        command = [sys.executable, str(BENCH / program), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = python.run(BENCH / program, *arguments)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout) if "--json" in arguments else done.stdout
 

@@ -1,8 +1,6 @@
 """The kernels of examples/kernels: each form, value and gradients, against PyTorch in float64."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -50,9 +48,8 @@ def test_value_and_gradients_are_those_of_torch(kernel, form, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_an_example_checks_its_gradients():
-    command = [sys.executable, str(FOLDER / "spline.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_an_example_checks_its_gradients(python):
+    done = python.run(FOLDER / "spline.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("derived") == done.stdout.count("in float64") == len(FORMS)
 

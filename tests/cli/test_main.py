@@ -1,8 +1,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,21 +35,14 @@ def record(out: Path) -> dict:
     return json.loads((out / "history.json").read_text())
 
 
-def command(*arguments: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "graphgrad", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+COMMAND = "import runpy; runpy.run_module('graphgrad', run_name='__main__')"
 
 
-def test_digits_by_default_and_convolutions_matter(tmp_path):
+def test_digits_by_default_and_convolutions_matter(tmp_path, python):
     """The main job, shortened: the ResNet learns, and less so without convolution gradients."""
-    process = command("train", "--epochs", "4", "--compare-frozen", "--out", str(tmp_path))
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
+    done = python.run(COMMAND, "train", "--epochs", "4", "--compare-frozen", "--out", tmp_path)
+    output, errors = done.stdout, done.stderr
+    assert done.returncode == 0, errors
     for text in ("the digits ResNet", "held-out accuracy", "with frozen convolutions: held-out"):
         assert text in output
     assert re.search(

@@ -1,24 +1,19 @@
 """The command line and an emulated device: one that is there, is missing, or too small."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import onnx
 import pytest
 
 from graphgrad import models
-from tests.emulator.toolchain import MissingToolError, environment
+
+PROGRAM = "import runpy; runpy.run_module('graphgrad', run_name='__main__')"
 
 
 @pytest.fixture
-def train(tmp_path):
+def train(tmp_path, beside_emulator):
     """Return a function that trains a perceptron on a device with some properties."""
-    try:
-        environ = environment()
-    except MissingToolError as error:
-        pytest.skip(str(error))
     onnx.save(models.mlp((4, 8, 3)), tmp_path / "mlp.onnx")
     x = np.random.default_rng(0).standard_normal((80, 4)).astype("float32")
     y = (x[:, 0] > 0) + (x[:, 1] > 0).astype("int64")
@@ -28,10 +23,7 @@ def train(tmp_path):
         settings = {f"GRAPHGRAD_EMULATOR_{name}": value for name, value in properties.items()}
         options = ["--data", str(tmp_path / "data.npz"), "--steps", "6", "--batch", "16"]
         options += ["--target", target, "--out", str(out)]
-        return subprocess.run(
-            [sys.executable, "-m", "graphgrad", "train", str(tmp_path / "mlp.onnx"), *options],
-            env=environ | settings, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        return beside_emulator(PROGRAM, "train", tmp_path / "mlp.onnx", *options, **settings)
 
     return run
 

@@ -1,12 +1,16 @@
 """The tests of `tests/cuda/device` on an emulated device: see `python -m tests.emulator`."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.emulator.toolchain import MissingToolError, environment
+PROGRAM = """
+import sys
+import pytest
+
+sys.path[0] = ""
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT) for path in Path(__file__).parent.glob("device/test_*.py"))
@@ -21,15 +25,8 @@ LONG = ("test_training",)
         for path in FILES
     ],
 )
-def test_on_emulator(path):
-    try:
-        environ = environment()
-    except MissingToolError as error:
-        pytest.skip(str(error))
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", str(path)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
-    )
+def test_on_emulator(path, beside_emulator):
+    done = beside_emulator(PROGRAM, "-q", "-m", "not slow", path, cwd=ROOT)
     report = f"{done.stdout}\n{done.stderr}"
     assert done.returncode == 0, report
     assert " passed" in done.stdout.splitlines()[-1], report

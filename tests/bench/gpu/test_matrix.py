@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 import cell
 import fatbin
@@ -55,13 +56,12 @@ def test_what_fails_is_listed_and_the_others_go_on(forked, monkeypatch, capsys, 
     assert matrix._known(written) == {}
 
 
-def test_a_program_is_compiled_and_weighed(tmp_path):
+def test_a_program_is_compiled_and_weighed(tmp_path, python):
     if not shutil.which("nvcc"):
         pytest.skip("no nvcc on the PATH: nothing here compiles CUDA source")
     written = tmp_path / "matrix.json"
     only = ["--match", "^mlp$", "--form", "inference", "--dtype", "float16", "--arch", "sm_80"]
-    command = [sys.executable, matrix.__file__, *only, "--json", str(written)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python.run(Path(matrix.__file__), *only, "--json", written)
     assert done.returncode == 0, done.stderr
     assert "1 of 1 compiled" in done.stdout
     (found,) = matrix._known(written).values()

@@ -1,5 +1,6 @@
 """A full disk never ends the process: programs are compiled in memory, and errors are ours."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,26 +29,41 @@ finally:
 """
 
 
-def outcome(tmp_path, monkeypatch, cache, command, limit=0):
-    """What a process prints that trains and exports; its folder of temporary files is small."""
-    monkeypatch.setenv("GRAPHGRAD_CACHE", cache)
-    monkeypatch.setenv("GRAPHGRAD_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+@pytest.fixture
+def outcome(tmp_path, python):
+    """Return a function that tells what a process prints that trains and exports.
+
+    Its folder of temporary files is small.
+    """
     (tmp_path / "temporary").mkdir()
-    done = subprocess.run(
-        [*command, sys.executable, "-c", PROGRAM, str(limit), str(tmp_path / "export")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "export").exists()
-    assert not list((tmp_path / "temporary").iterdir())
-    return done.stdout
+
+    def outcome(cache, command=(), limit=0):
+        environment = {
+            **os.environ,
+            "GRAPHGRAD_CACHE": cache,
+            "GRAPHGRAD_CACHE_DIR": str(tmp_path / "cache"),
+            "TMPDIR": str(tmp_path / "temporary"),
+        }
+        arguments = [str(limit), str(tmp_path / "export")]
+        if command:
+            done = subprocess.run(
+                [*command, sys.executable, "-c", PROGRAM, *arguments],
+                env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        else:
+            done = python.run(PROGRAM, *arguments, environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "export").exists()
+        assert not list((tmp_path / "temporary").iterdir())
+        return done.stdout
+
+    return outcome
 
 
 @pytest.mark.parametrize("cache", ["0", "1"])
-def test_small_files_alone(tmp_path, monkeypatch, cache):
+def test_small_files_alone(outcome, cache):
     """A limit on files holds for memory too: LLVM is not asked to write at all."""
-    said = outcome(tmp_path, monkeypatch, cache, [], limit=16 << 10)
+    said = outcome(cache, limit=16 << 10)
     assert said.startswith("loss True\nrefused") and said.endswith("finally\n")
     assert "files may have 16,384 bytes alone; see ulimit -f" in said
 
@@ -61,12 +77,12 @@ def test_small_files_alone(tmp_path, monkeypatch, cache):
         pytest.param("64k", "1", marks=pytest.mark.slow),
     ],
 )
-def test_no_room_for_temporary_files(tmp_path, monkeypatch, cache, size):
+def test_no_room_for_temporary_files(tmp_path, outcome, cache, size):
     unshare = [shutil.which("unshare") or "unshare", "--mount", "--map-root-user"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount anything, even for itself")
     folder = tmp_path / "temporary"
     mounted = [*unshare, "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs {folder} && "$@"', "sh"]
-    said = outcome(tmp_path, monkeypatch, cache, mounted)
+    said = outcome(cache, mounted)
     assert said.startswith("loss True\nrefused") and said.endswith("finally\n")
     assert f"bytes are free in {folder}" in said

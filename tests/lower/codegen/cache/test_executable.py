@@ -1,8 +1,6 @@
 """Programs from the cache: the same bits, the same errors, and a compilation where it fails."""
 
 import os
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -18,6 +16,7 @@ from graphgrad.lower import pipeline
 from graphgrad.lower.codegen import cache
 from graphgrad.lower.codegen.cache import executable, key, store
 from graphgrad.lower.codegen.cache.executable import KeptExecutable, LibraryExecutable
+from tests.forks import CAN_FORK
 from tests.lower.programs import module, random_tensors, tensor_type
 from tests.train.nets import perceptron
 
@@ -372,24 +371,23 @@ def test_a_step_from_the_cache_trains_alike(folder, monkeypatch):
 
 
 SCRIPT = """
+import os, sys
 import graphgrad as gg
 from graphgrad.lower.codegen.cache import key
 key.sources_changed = lambda: False
 from tests.lower.codegen.cache.test_executable import program, result
-print(result(gg.compile(program())).tobytes().hex())
+other = os.fork()
+print(result(gg.compile(program())).tobytes().hex(), flush=True)
+if other:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 """
 
 
-def test_processes_at_once_share_a_folder(folder):
+@pytest.mark.skipif(not CAN_FORK, reason="the processes are forks")
+def test_processes_at_once_share_a_folder(folder, python):
     """All start with an empty folder, write the same entry, and compute the same."""
-    environment = {**os.environ, "TVM_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    printed = [process.communicate()[0].strip() for process in running]
-    assert all(process.returncode == 0 for process in running)
-    assert len(set(printed)) == 1
+    done = python.run(SCRIPT, environment={**os.environ, "TVM_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split()
+    assert len(printed) == 2 and len(set(printed)) == 1
     assert len(entries(folder)) == 1

@@ -1,13 +1,11 @@
 """Ops that somebody else lowers are told, and asking for that changes nothing."""
 
-import subprocess
-import sys
-
 import pytest
 import tvm
 import tvm_ffi
 
 from graphgrad.lower.codegen.cache import lowerings
+from tests.forks import forks
 
 RELU = ("relax.nn.relu", "FLegalize")
 
@@ -79,6 +77,7 @@ def mine(builder, call):
 tvm.ir.register_op_attr("{op}", "FLegalize", mine, level={level})
 before = tvm.ir.Op.get("{op}").get_attr("FLegalize")
 from graphgrad.lower.codegen.cache import lowerings
+from tests.forks import forks
 print(lowerings.changed_lowerings(), lowerings.changed_lowerings())
 assert tvm.ir.Op.get("{op}").get_attr("FLegalize").same_as(before)
 # The level is what it was: one above it takes the place of the function, one below does not.
@@ -89,14 +88,16 @@ assert not tvm.ir.Op.get("{op}").get_attr("FLegalize").same_as(before)
 """
 
 
+@pytest.fixture(scope="module")
+def tvm_alone():
+    """Runs programs in processes that have imported TVM, and not graphgrad."""
+    with forks("tvm.relax") as running:
+        yield running
+
+
 @pytest.mark.parametrize("op, level", [("relax.tan", 11), ("relax.call_tir", 5)])
-def test_what_was_registered_before_graphgrad_was_imported(op, level):
+def test_what_was_registered_before_graphgrad_was_imported(op, level, tvm_alone):
     """Above TVM's function, or at a low level where TVM has none."""
-    done = subprocess.run(
-        [sys.executable, "-c", OVERRIDDEN.format(op=op, level=level)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = tvm_alone.run(OVERRIDDEN.format(op=op, level=level))
     assert done.stdout.split() == ["True", "True"], done.stderr
     assert done.returncode == 0, done.stderr
