@@ -11,9 +11,9 @@ from ..autodiff.activity import analyze, select
 from ..errors import GradientMismatch
 from ..ir.inline import inline_calls
 from .compare import DEFAULT, Arrays, Tolerances, precision_of
-from .compiler import Compiled, PartCompiler, compile_function
+from .compiler import Compiled, PartCompiler
 from .machine import Machine
-from .parts import VALUES, split, values_function
+from .parts import VALUES, Part, split, values_function
 from .point import check_orders
 from .result import PartCheck
 from .subject import Subject
@@ -54,18 +54,20 @@ def check_function(
     mod, variables = values_function(program, parts, subject.mod)
     # In the dtypes of the function; each part promotes those that it takes.
     values = dict(zip(variables, Machine(mod).call(VALUES, subject.arrays), strict=True))
-    compiler = PartCompiler(parts, settings.order)
-    for index, part in enumerate(parts):
-        progress(index, total, part.label)
-        names = [source.name for source in part.sources]
-        point = [values[source] for source in part.sources]
-        run = _Run(part.label, part.positions, names, settings, ", ".join(part.ops), part.node)
-        yield run.check(compiler[index], point)
-    progress(len(parts), total, subject.label)
     names = [param.name for param in program.params]
     positions = [names.index(name) for name in subject.wrt]
-    compiled = compile_function(subject.mod, subject.name, positions, settings.order)
-    yield _Run(subject.label, positions, names, settings).check(compiled, subject.arrays)
+    # The last part is the whole, so that of a small function there is one compilation.
+    whole = Part(subject.name, None, "", [], subject.mod, program.params, positions)
+    compiler = PartCompiler([*parts, whole], settings.order)
+    for index, part in enumerate(parts):
+        progress(index, total, part.label)
+        sources = [source.name for source in part.sources]
+        point = [values[source] for source in part.sources]
+        run = _Run(part.label, part.positions, sources, settings, ", ".join(part.ops), part.node)
+        yield run.check(compiler[index], point)
+    progress(len(parts), total, subject.label)
+    run = _Run(subject.label, positions, names, settings)
+    yield run.check(compiler[len(parts)], subject.arrays)
     progress(total, total, "")
 
 

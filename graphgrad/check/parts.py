@@ -79,6 +79,9 @@ def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]
     for source in variables_in(program.result):
         readers[source].add(len(groups))  # the result reads as a further group would
     parts: list[Part] = []
+    prefix = "part"  # parts may be compiled beside the functions of the module
+    while any(var.name_hint.startswith(prefix) for var in mod.functions):
+        prefix = f"_{prefix}"
     for index, bindings in enumerate(groups):
         # A part returns what other groups, or the result, read of the way of the gradient.
         outputs = [
@@ -93,7 +96,7 @@ def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]
         ]
         if outputs and ops:
             closed = list(_closed(bindings, defined))
-            name = f"part{len(parts)}"
+            name = f"{prefix}{len(parts)}"
             parts.append(_part(name, program, activity, mod, closed, outputs, ops))
     return parts
 

@@ -8,6 +8,7 @@ from tvm import relax, te
 
 import graphgrad as gg
 from graphgrad import models
+from graphgrad.check.machine import Machine
 from graphgrad.ops.define import call_op, define_op
 from graphgrad.registry import sample, unregister
 from tests import unknown_ops
@@ -446,3 +447,20 @@ def test_numpy_function_needs_backward_and_inputs():
         gg.check_grads(np.sin, backward=lambda xs, ys, cts: cts)
     with pytest.raises(gg.ArgumentError, match="order=2"):
         gg.check_grads(np.sin, [X], backward=lambda xs, ys, cts: cts, order=2)
+
+
+@pytest.mark.parametrize("name", ["main", "part0"])
+def test_a_small_function_is_compiled_with_its_parts(monkeypatch, name):
+    """Whatever it is called: a name of its own is that of no part."""
+    compiled = []
+
+    def counted(mod, *rest):
+        compiled.append({var.name_hint for var in mod.functions})
+        return Machine(mod, *rest)
+
+    monkeypatch.setattr("graphgrad.check.compiler.Machine", counted)
+    y = function(lambda b, x: b.emit(op.tanh(b.emit(op.exp(x)))), ((2, 3), F64))
+    check = gg.check_grads((tvm.IRModule({name: y["main"].with_attr("global_symbol", name)}), name))
+    assert [part.op for part in check.parts] == ["relax.exp", "relax.tanh", None]
+    (functions,) = compiled
+    assert name in functions and len([each for each in functions if "part" in each]) >= 4
