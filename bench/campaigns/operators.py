@@ -44,6 +44,7 @@ from graphgrad.ir.arrays import to_tensor
 from tests.frontend.operator_cases import FAMILIES, case, versions
 from tests.frontend.operator_cases import Case as OperatorCase
 from tests.frontend.operator_cases.draw import FLOATS, element_type
+from tests.frontend.operator_cases.excluded import gradient_exclusion
 from tests.frontend.operator_cases.extremes import with_extremes
 from tests.frontend.operator_cases.forward import (
     EXCLUDED,
@@ -223,6 +224,9 @@ def _compare_gradients(subject: _Subject, expected: Expected, rng: np.random.Gen
             raise NoOracle(f"{subject.case.operator}: a step of differences leaves what it is of")
         if oracle == _IN_FLOAT32 and _BESIDE in reason:
             raise NoOracle(f"{subject.case.operator}: differences in float32 are too coarse there")
+        excluded = gradient_exclusion(subject.case) if reason else ""
+        if excluded:
+            raise NoOracle(f"{subject.case.operator}: {excluded}")
         if reason:
             of_onnx_ad = "no rule" if theirs is None else "differs"
             raise Disagreement(

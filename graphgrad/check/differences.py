@@ -149,8 +149,9 @@ def judge(
     for step in precision.steps:
         slope = measure(line, step, precision.epsilon)
         size = max(scale, abs(slope.value))
-        # The first step is always judged. "Not at most", so that NaN ends the search, too.
-        if slopes and not slope.noise <= precision.limit * size:
+        # The first step is always judged. Of a derivative of 0 beside a jump, rounding is compared
+        # with the slope of the jump. "Not at most", so that NaN ends the search, too.
+        if slopes and not slope.noise <= precision.limit * max(size, abs(slopes[-1].value)):
             break
         slopes.append(slope)
         difference = abs(slope.value - derivative)

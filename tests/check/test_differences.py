@@ -50,6 +50,17 @@ def test_near_a_kink_a_smaller_step_decides(distance, side):
         assert not judge(line(bent), wrong, 0.0, FLOAT64).agrees
 
 
+@pytest.mark.parametrize("distance", [1.5e-3, 3e-4, 2e-5])
+def test_near_a_jump_of_a_constant_a_smaller_step_decides(distance):
+    def jumps(t):
+        return 2.0 * (t > distance)
+
+    verdict = judge(line(jumps), 0.0, 0.0, FLOAT64)
+    assert verdict.agrees
+    assert verdict.kink == "near"
+    assert not judge(line(jumps), 1e-3, 0.0, FLOAT64).agrees
+
+
 @pytest.mark.parametrize("given", [0.0, 0.3, 1.0])
 def test_on_a_kink_no_gradient_is_judged(given):
     verdict = judge(line(lambda t: max(t, 0.0)), given, 0.0, FLOAT64)

@@ -6,6 +6,7 @@ does not count (`_RULES`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -38,6 +39,11 @@ def onnxruntime_departs(case: Case) -> bool:
     return any(applies(case) for applies in _DEPARTURES.values())
 
 
+def gradient_exclusion(case: Case) -> str:
+    """Why gradients of a case that disagree do not count; nothing if they do."""
+    return next((reason for reason, applies in _OF_GRADIENTS.items() if applies(case)), "")
+
+
 def _has_same_padding_of_dilated_windows(case: Case, oracle: str) -> bool:
     dilations = case.attributes.get("dilations", ())
     is_same = str(case.attributes.get("auto_pad", "")).startswith("SAME")
@@ -61,6 +67,11 @@ def _floats(case: Case) -> list[np.ndarray]:
     """The float inputs and constants of a case, in float64."""
     arrays = {**case.arrays, **case.constants}.values()
     return [array.astype("float64") for array in arrays if str(array.dtype) in FLOATS]
+
+
+def _operand(case: Case, index: int) -> np.ndarray:
+    """An input or constant of a case, in float64."""
+    return {**case.arrays, **case.constants}[f"x{index}"].astype("float64")
 
 
 def _has_nan(case: Case) -> bool:
@@ -106,8 +117,13 @@ def _divides_by_zero(case: Case) -> bool:
 
 def _begins_with_no_number(case: Case) -> bool:
     """Whether the first element of an image is NaN or infinite."""
-    images = case.arrays["x0"].astype("float64")
+    images = _operand(case, 0)
     return not np.isfinite(images.reshape(*images.shape[:2], -1)[..., :1]).all()
+
+
+def _normalized(case: Case) -> int:
+    """How many elements a MeanVarianceNormalization takes together."""
+    return math.prod(_operand(case, 0).shape[a] for a in case.attributes.get("axes", (0, 2, 3)))
 
 
 def _dtype(case: Case) -> str:
@@ -143,6 +159,28 @@ _DEPARTURES: dict[str, Callable[[Case], bool]] = {
     "onnxruntime multiplies the first element of an image by 0 for what lies outside of it, which "
     "makes NaN of infinity": (
         lambda case: case.operator == "DeformConv" and _begins_with_no_number(case)
+    ),
+    "onnxruntime's causal order of queries behind a past ends at the last key, the standard's at "
+    "the key of the query": (
+        lambda case: (
+            case.operator == "Attention"
+            and case.attributes.get("is_causal") == 1
+            and "x4" in {**case.arrays, **case.constants}
+            and _operand(case, 0).shape[-2] != _operand(case, 1).shape[-2]
+        )
+    ),
+}
+
+_OF_GRADIENTS: dict[str, Callable[[Case], bool]] = {
+    "two elements become 1 and -1 whatever they are: their gradients are the rounding of zeros": (
+        lambda case: case.operator == "MeanVarianceNormalization" and _normalized(case) <= 2
+    ),
+    "a scale of 0.4 is 2 / 5 to graphgrad, and its float32 to the standard's reference": (
+        lambda case: (
+            case.operator in ("Resize", "Upsample")
+            and _dtype(case) == "float64"
+            and case.constants.get("x2", np.zeros(0)).size > 0
+        )
     ),
 }
 
@@ -196,7 +234,16 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
         )
     ),
     "where a coordinate of NaN lies is told by nobody": (
-        lambda case, oracle: case.operator == "GridSample" and _has_nan(case)
+        lambda case, oracle: (
+            (case.operator == "GridSample" and _has_nan(case))
+            or (case.operator == "DeformConv" and bool(np.isnan(_operand(case, 2)).any()))
+        )
+    ),
+    "onnxruntime takes what an infinite offset points to for 0; graphgrad's is NaN, so that it is "
+    "seen": (
+        lambda case, oracle: (
+            case.operator == "DeformConv" and bool(np.isinf(_operand(case, 2)).any())
+        )
     ),
     "onnxruntime takes no region along an axis whose extent stays as it is": (
         lambda case, oracle: (
@@ -292,13 +339,14 @@ _RULES: dict[str, Callable[[Case, str], bool]] = {
     "graphgrad puts zeros between and around the elements of a transposed convolution, which a "
     "weight that is NaN or infinite makes NaN": (
         lambda case, oracle: (
-            case.operator == "ConvTranspose"
-            and not np.isfinite({**case.arrays, **case.constants}["x1"].astype("float64")).all()
+            case.operator == "ConvTranspose" and not np.isfinite(_operand(case, 1)).all()
         )
     ),
     "products that overflow are infinite or cancel to NaN by the order in which they are added": (
         lambda case, oracle: (
-            case.operator == "ConvTranspose" and _overflows(case) and not _has_infinity(case)
+            case.operator in ("ConvTranspose", "Det")
+            and _overflows(case)
+            and not _has_infinity(case)
         )
     ),
     "onnxruntime's cubic interpolation reads what lies outside of the image, the standard "
