@@ -51,9 +51,11 @@ def check_function(
     parts = split(program, activity, subject.mod)
     total = len(parts) + 1
     progress(0, total, "the values that arise")
-    mod, variables = values_function(program, parts, subject.mod)
     # In the dtypes of the function; each part promotes those that it takes.
-    values = dict(zip(variables, Machine(mod).call(VALUES, subject.arrays), strict=True))
+    values = dict(zip(program.params, subject.arrays, strict=True))
+    mod, variables = values_function(program, parts, subject.mod)
+    if variables:
+        values |= zip(variables, Machine(mod).call(VALUES, subject.arrays), strict=True)
     names = [param.name for param in program.params]
     positions = [names.index(name) for name in subject.wrt]
     # The last part is the whole, so that of a small function there is one compilation.

@@ -173,8 +173,13 @@ def _part(
 
 
 def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> tuple[Any, list]:
-    """A module with a function that returns all values that parts take, and their variables."""
-    sources = list(dict.fromkeys(source for part in parts for source in part.sources))
+    """A module with a function that returns all values that parts take, and their variables.
+
+    Parameters of the program are left out.
+    """
+    taken = dict.fromkeys(source for part in parts for source in part.sources)
+    given = set(program.params)
+    sources = [source for source in taken if source not in given]
     params = [relax.Var(param.name, param.ty) for param in program.params]
     return _written(program, VALUES, params, sources, mod), sources
 

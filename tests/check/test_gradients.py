@@ -464,3 +464,17 @@ def test_a_small_function_is_compiled_with_its_parts(monkeypatch, name):
     assert [part.op for part in check.parts] == ["relax.exp", "relax.tanh", None]
     (functions,) = compiled
     assert name in functions and len([each for each in functions if "part" in each]) >= 4
+
+
+def test_a_function_of_one_op_is_compiled_once(monkeypatch):
+    """Its values are what it is given, and it is its own part."""
+    compiled = []
+
+    def counted(mod, *rest):
+        compiled.append(mod)
+        return Machine(mod, *rest)
+
+    for module in ("compiler", "functions"):
+        monkeypatch.setattr(f"graphgrad.check.{module}.Machine", counted)
+    gg.check_grads(function(lambda b, x: b.emit(op.tanh(x)), ((2, 3), F64)))
+    assert len(compiled) == 1
