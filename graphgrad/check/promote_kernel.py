@@ -105,7 +105,10 @@ class _Promotion:
 def _promoted_call(call: Any) -> Any:
     """A call whose arguments are promoted, with a promoted result."""
     ty = promote_type(call.ty)
-    return tvm.ir.Call(call.op, call.args, attrs=call.attrs, span=call.span, ret_ty=ty)
+    arguments = list(call.args)
+    if _called(call) == "tirx.reinterpret" and str(ty) == "int32":
+        arguments = [argument.astype("float32") for argument in arguments]
+    return tvm.ir.Call(call.op, arguments, attrs=call.attrs, span=call.span, ret_ty=ty)
 
 
 def _called(call: Any) -> str:
@@ -118,6 +121,8 @@ def _has_built_in_dtype(call: Any) -> bool:
     """Whether a call might mean something else with wider numbers."""
     if getattr(call.op, "name", "") not in _TYPED or _called(call).startswith(_UNTYPED):
         return False
+    if _called(call) == "tirx.reinterpret" and str(call.ty) == "int32":
+        return False  # the bits of a float32 order a number in float64, too
     parts = [call, *(part for part in call.args if not isinstance(part, tvm.ir.StringImm))]
     return any(_is_low(part) or not isinstance(part.ty, tvm.ir.PrimType) for part in parts)
 

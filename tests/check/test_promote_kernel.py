@@ -112,3 +112,15 @@ def test_constants_that_were_rounded_are_obstacles(value, is_rounded):
     y = te.compute((3,), lambda i: x[i] * tirx.FloatImm("float32", value), name="y")
     _, obstacles = promote_kernel(lowered([x, y]))
     assert any("rounded to float32" in text for text in obstacles) == is_rounded
+
+
+def test_bits_that_order_numbers_stay_those_of_float32():
+    """As in the gradient of a maximum, whose place is found by integers."""
+    x = te.placeholder((5,), "float32", name="x")
+    y = te.compute((5,), lambda i: tirx.reinterpret("int32", x[i]), name="y")
+    promoted, obstacles = promote_kernel(te.create_prim_func([x, y]))
+    assert not obstacles
+    values = np.array([1.0, -2.5, 1e-30, np.inf, -0.0])
+    found = tvm.runtime.tensor(np.zeros(5, "int32"))
+    tvm.compile(promoted, "llvm")(tvm.runtime.tensor(values), found)
+    np.testing.assert_array_equal(found.numpy(), values.astype("float32").view("int32"))

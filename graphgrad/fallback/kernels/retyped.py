@@ -11,7 +11,7 @@ from tvm.ir import prim
 
 from ...errors import ArgumentError
 from ..graph import Key, Operation, outputs_of, rebuild_reduction, rebuild_scan, replace_bodies
-from ..walk import Expr, children, identity, is_load, loaded, postorder, rebuilt, tensor_key
+from ..walk import Expr, called, children, identity, is_load, loaded, postorder, rebuilt, tensor_key
 
 Retype = Callable[[str], str]
 """Maps the name of a dtype to that of the dtype in its place."""
@@ -106,6 +106,9 @@ class Retyping:
             return prim.Cast(tvm.ir.PrimType(self._retype(str(node.ty))), *parts)
         if isinstance(node, prim.Let):
             return prim.Let(self._variable(node.var), *parts)
+        if called(node) == "tirx.reinterpret":
+            # Its bits are those of the dtype that it was written for.
+            parts = [part.astype(str(old.ty)) for part, old in zip(parts, node.args, strict=True)]
         if isinstance(node, tvm.ir.Call):
             ty = tvm.ir.PrimType(self._retype(str(node.ty)))
             return tvm.ir.Call(node.op, parts, attrs=node.attrs, span=node.span, ret_ty=ty)
