@@ -15,7 +15,7 @@ from graphgrad.registry.sample import Sample, TensorArgument, sample, static, te
 _IMAGE = (4, 32, 28, 28)
 _ROWS = (256, 512)
 _PADDED = {"padding": (1, 1)}
-_UNIT_STRIDES = {"strides": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+_UNIT_STRIDES = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilation": [1, 1], "groups": 1}
 _POOL = {
     "pool_size": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0), "dilation": (1, 1),
     "ceil_mode": False, "count_include_pad": False, "layout": "NCHW",

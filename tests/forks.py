@@ -107,6 +107,8 @@ def forks(*modules: str, environment: dict[str, str] | None = None) -> Iterator[
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
         yield Forks(server)
+        # Not by the end of its input, which a process that a test has forked may hold open.
+        server.terminate()
 
 
 def _become(asked: dict[str, Any]) -> None:
