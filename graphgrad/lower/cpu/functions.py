@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir.loops import loop
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
 
@@ -55,20 +56,20 @@ def _known_call(call: Any) -> Any:
     """A call of a function that exists in its dtype."""
     name = str(getattr(call.op, "name", ""))
     dtype = str(call.ty)
-    if name == _REMAINDER:
-        wide = [a.astype("float32") if dtype in _HALF else a for a in call.args]
-        return tirx.truncmod(*wide).astype(dtype)
-    if name not in _NOT_OF_HALF or dtype != "float16":
+    is_remainder = name == _REMAINDER
+    if not is_remainder and (name not in _NOT_OF_HALF or dtype != "float16"):
         return call
-    wide = [argument.astype("float32") for argument in call.args]
-    return tirx.call_intrin("float32", call.op, *wide).astype("float16")
+    arguments = [a.astype("float32") if dtype in _HALF else a for a in call.args]
+    if is_remainder:
+        return tirx.truncmod(*arguments).astype(dtype)
+    return tirx.call_intrin("float32", call.op, *arguments).astype(dtype)
 
 
-def _element_by_element(loop: tirx.For) -> Any:
+def _element_by_element(node: tirx.For) -> Any:
     """A loop that is not vectorized, if it calls a function that vectors lack."""
-    if loop.kind != tirx.ForKind.VECTORIZED:
-        return loop
-    calls = (str(getattr(call.op, "name", "")) for call in nodes_in(loop.body, tvm.ir.Call))
+    if node.kind != tirx.ForKind.VECTORIZED:
+        return node
+    calls = (str(getattr(call.op, "name", "")) for call in nodes_in(node.body, tvm.ir.Call))
     if not any(name in _NOT_OF_VECTORS for name in calls):
-        return loop
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+        return node
+    return loop(node.loop_var, node.extent, node.body, start=node.min)
