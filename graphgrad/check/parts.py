@@ -178,8 +178,8 @@ def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> t
     Parameters of the program are left out.
     """
     taken = dict.fromkeys(source for part in parts for source in part.sources)
-    given = set(program.params)
-    sources = [source for source in taken if source not in given]
+    parameters = set(program.params)
+    sources = [source for source in taken if source not in parameters]
     params = [relax.Var(param.name, param.ty) for param in program.params]
     return _written(program, VALUES, params, sources, mod), sources
 

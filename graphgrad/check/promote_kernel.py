@@ -106,7 +106,7 @@ def _promoted_call(call: Any) -> Any:
     """A call whose arguments are promoted, with a promoted result."""
     ty = promote_type(call.ty)
     arguments = list(call.args)
-    if _called(call) == "tirx.reinterpret" and str(ty) == "int32":
+    if _reads_bits(call):
         arguments = [argument.astype("float32") for argument in arguments]
     return tvm.ir.Call(call.op, arguments, attrs=call.attrs, span=call.span, ret_ty=ty)
 
@@ -117,12 +117,17 @@ def _called(call: Any) -> str:
     return str(first.value if isinstance(first, tvm.ir.StringImm) else getattr(call.op, "name", ""))
 
 
+def _reads_bits(call: Any) -> bool:
+    """Whether a call takes a float32 by its bits, which order a number in float64, too."""
+    return _called(call) == "tirx.reinterpret" and str(call.ty) == "int32"
+
+
 def _has_built_in_dtype(call: Any) -> bool:
     """Whether a call might mean something else with wider numbers."""
     if getattr(call.op, "name", "") not in _TYPED or _called(call).startswith(_UNTYPED):
         return False
-    if _called(call) == "tirx.reinterpret" and str(call.ty) == "int32":
-        return False  # the bits of a float32 order a number in float64, too
+    if _reads_bits(call):
+        return False
     parts = [call, *(part for part in call.args if not isinstance(part, tvm.ir.StringImm))]
     return any(_is_low(part) or not isinstance(part.ty, tvm.ir.PrimType) for part in parts)
 

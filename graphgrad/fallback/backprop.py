@@ -127,9 +127,9 @@ def backpropagate(
             reads.append(Read(loaded_tensor(node), [*parts], arrived))
             continue
         choices = _choices(node)
-        known = node if value is None or not node.same_as(root) else value
+        node_value = node if value is None or not node.same_as(root) else value
         for term in arrived:
-            for child, passed in _propagate(node, choices, term, known):
+            for child, passed in _propagate(node, choices, term, node_value):
                 if identity(child) in active:
                     cotangents.setdefault(identity(child), GuardedSum()).add(passed)
     return reads[::-1]

@@ -62,14 +62,14 @@ def _select_values(root: Expr, axes: Sequence[Axis]) -> Expr:
     if not contain([root], is_conditional):
         return root
     graph = graph_of([root])
-    held = _variables_of_data([node for node, _ in graph])
+    of_data = _variables_of_data([node for node, _ in graph])
     operands_of = {identity(node): operands for node, operands in graph}
     protected = fragile([root], [node for node, _ in graph], operands_of, axes)
     results: dict[int, Expr] = {}
     for node, operands in graph:
         new = [results[identity(part)] for part in operands]
         results[identity(node)] = rebuilt(node, new, operands)
-        if is_conditional(node) and _depends_on_data(operands[0], held):
+        if is_conditional(node) and _depends_on_data(operands[0], of_data):
             # Protection is a matter of the original values, cost one of the rewritten ones.
             is_protected = any(identity(value) in protected for value in operands[1:])
             if not is_protected and all(map(_is_cheap, new[1:])):
@@ -82,17 +82,17 @@ def _variables_of_data(nodes: Sequence[Expr]) -> set[int]:
 
     `nodes` are in postorder.
     """
-    held: set[int] = set()
+    of_data: set[int] = set()
     # Outer bindings first: an inner one may be of a variable of theirs.
     for node in reversed(nodes):
-        if isinstance(node, prim.Let) and _depends_on_data(node.value, held):
-            held.add(identity(node.var))
-    return held
+        if isinstance(node, prim.Let) and _depends_on_data(node.value, of_data):
+            of_data.add(identity(node.var))
+    return of_data
 
 
-def _depends_on_data(expr: Expr, held: Container[int]) -> bool:
+def _depends_on_data(expr: Expr, of_data: Container[int]) -> bool:
     """Whether an expression depends on what tensors hold, given the variables that do."""
-    return reads(expr) or depend([expr], held)
+    return reads(expr) or depend([expr], of_data)
 
 
 def _is_cheap(value: Expr) -> bool:

@@ -5,8 +5,10 @@ import pytest
 from tvm import te, tirx
 from tvm.ir import prim
 
+from graphgrad.fallback.kernels import choices
 from graphgrad.fallback.kernels.choices import select_without_branching
 from graphgrad.fallback.walk import is_conditional, postorder
+from graphgrad.lower.cpu.vector_math import FUNCTIONS
 from tests.fallback.interpreter import evaluate
 
 ZERO = tirx.const(0.0, "float64")
@@ -72,6 +74,12 @@ def test_functions_of_vectors_are_computed_in_vain():
 
     assert left("float32", tirx.exp) == left("float32", tirx.log1p) == 0
     assert left("float64", tirx.exp) == left("float32", tirx.sin) == 1
+
+
+def test_functions_of_vectors_are_those_that_are_written_out():
+    """And instructions: a magnitude, a root, a comparison of bits."""
+    instructions = {"tirx.fabs", "tirx.isnan", "tirx.sqrt"}
+    assert FUNCTIONS | instructions == choices._FUNCTIONS_OF_VECTORS
 
 
 def test_masks_inside_masks():
