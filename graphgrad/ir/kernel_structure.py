@@ -22,6 +22,8 @@ Load = tvm.ir.TensorLoad
 _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
 
 _CONDITIONAL = "prim.if_then_else"
+_PURE_EFFECT = 1
+"""The greatest of TVM's numbers of effects (`TCallEffectKind`) that says a call is pure."""
 _REDUCTION_KIND = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
 ASSUMED_SYMBOLIC_EXTENT = (
     1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
@@ -203,6 +205,14 @@ def is_among(buffer: Any, buffers: Iterable[Any]) -> bool:
 def is_conditional(node: Any) -> bool:
     """Whether a node is a call that evaluates one of two values, under a condition."""
     return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == _CONDITIONAL
+
+
+def is_pure(call: Any) -> bool:
+    """Whether a call computes a value of its arguments and does nothing else."""
+    if not isinstance(call.op, tvm.ir.Op):
+        return False
+    effect = call.op.get_attr("TCallEffectKind")
+    return effect is not None and int(effect) <= _PURE_EFFECT
 
 
 def substitute_values(node: Any, values: Mapping[Any, Any]) -> Any:

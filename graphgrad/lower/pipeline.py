@@ -37,6 +37,7 @@ from .cpu.guarded_reads import guard_reads
 from .cpu.horizontal import fuse_horizontally, mark_flat_maps
 from .cpu.nan import vectorize_nan_tests
 from .cpu.small_tanh import expand_small_tanh
+from .cpu.stack import keep_on_stack
 from .cpu.vector_math import vectorize_math
 from .cpu.vector_unit import VectorUnit, vector_unit
 from .cuda import lowering as cuda_lowering
@@ -107,6 +108,7 @@ PASSES: list[Entry] = [
     fuse_horizontally,
     vectorize_math,
     expand_small_tanh,
+    keep_on_stack,
     keep_copies,
     stock.VIEW_RESHAPES,
     stock.LEAVE_DATAFLOW,

@@ -57,4 +57,6 @@ def _ramp(index: Any) -> Any:
     """An index that is a sum as the vector of consecutive numbers that it was."""
     if not isinstance(index, prim.Add) or not isinstance(index.b, prim.Ramp):
         return index
-    return tirx.Ramp(index.a.value, index.b.stride, index.b.lanes)
+    if not isinstance(index.a, prim.Broadcast):  # a number of each lane's own
+        return index
+    return tirx.Ramp(index.a.value + index.b.base, index.b.stride, index.b.lanes)

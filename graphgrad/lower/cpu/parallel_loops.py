@@ -23,10 +23,16 @@ from ...ir.kernel_structure import (
     loop_nest,
     statements_of,
     static,
+    substitute_values,
+    uses,
 )
 from ...ir.loops import fused, sequence, within
 from ...ir.visits import nodes_in
+from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
 from .map import MIN_PARALLEL_TRIPS
+from .vector_nests import vector_nest
+from .vector_scatters import vector_scatter
+from .vector_unit import VectorUnit
 
 _SPATIAL = int(tirx.IterVar.DataPar)
 
@@ -34,12 +40,13 @@ _LINE = 16
 """Neighboring elements that one thread should write: those of a cache line."""
 
 
-def parallelize_loops(statement: Any, small: int) -> Any:
-    """A statement of a kernel with its outer loops in parallel; as it is if none may be.
+def parallelize_loops(statement: Any, unit: VectorUnit, small: int) -> Any:
+    """A statement of a kernel in vectors and with its outer loops in parallel, where it may be.
 
     Parameters
     ----------
     statement : Stmt
+    unit : VectorUnit
     small : int
         Points below which it is not worth other threads.
     """
@@ -48,7 +55,8 @@ def parallelize_loops(statement: Any, small: int) -> Any:
         return statement
     loops, realize = nest
     if loops:
-        return _with_spatial_loops_in_parallel(loops, realize, small) or statement
+        in_vectors = vector_nest(statement, unit, small)
+        return in_vectors or _with_spatial_loops_in_parallel(loops, realize, small) or statement
     if realize.block.iter_vars or realize.block.init is not None:
         return statement
     parts = statements_of(realize.block.body)
@@ -60,7 +68,7 @@ def parallelize_loops(statement: Any, small: int) -> Any:
     own = [[a for a, at in zip(local, users, strict=True) if at == [n]] for n in range(len(parts))]
     if any(_mentions(part, alloc.buffer) for alloc in shared for part in parts):
         return statement
-    changed = [_scatter_in_parallel(p, o, small) for p, o in zip(parts, own, strict=True)]
+    changed = [_scatter_in_parallel(p, o, unit, small) for p, o in zip(parts, own, strict=True)]
     if not any(changed):
         return statement
     rest = [sequence(*o, p) for p, o in zip(parts, own, strict=True)]
@@ -73,14 +81,14 @@ def _with_spatial_loops_in_parallel(
 ) -> Any | None:
     """The nest of a block whose leading loops are its spatial axes; None if they stay serial."""
     block = realize.block
-    if not _are_plain(loops) or _trips(loops) < small:
+    if not are_plain(loops) or trip_count(loops) < small:
         return None
     outer: list[Any] = []
     for around, axis, value in zip(loops, block.iter_vars, realize.iter_values, strict=False):
         is_axis = int(axis.iter_type) == _SPATIAL and value.same_as(around.loop_var)
-        if not is_axis or not _writes_its_own(block, axis.var):
+        if not is_axis or not writes_its_own(block, axis.var):
             break
-        if _trips(outer) < MIN_PARALLEL_TRIPS:
+        if trip_count(outer) < MIN_PARALLEL_TRIPS:
             outer.append(around)
     if not outer:
         return None
@@ -88,30 +96,13 @@ def _with_spatial_loops_in_parallel(
     return fused(pairs, within(loops[len(outer) :], realize), tirx.ForKind.PARALLEL)
 
 
-def _writes_its_own(block: Any, var: Any) -> bool:
-    """Whether each value of a variable has elements of its own in all that a block writes.
-
-    TVM asks so of a spatial axis, but compiles a kernel in which it is not.
-    """
-    body = sequence(*([block.init] if block.init is not None else []), block.body)
-    local = [node.buffer for node in nodes_in(body, tirx.AllocBuffer)]
-    stores = [s for s in nodes_in(body, tirx.BufferStore) if not is_among(s.buffer, local)]
-    if nodes_in(body, tirx.Evaluate):  # a call that may do anything
-        return False
-    for store in stores:
-        accesses = [*stores, *nodes_in(body, Load)]
-        of_same = [list(a.indices) for a in accesses if buffer_of(a).same_as(store.buffer)]
-        own = [i for i, index in enumerate(store.indices) if index.same_as(var)]
-        if not any(all(indices[i].same_as(var) for indices in of_same) for i in own):
-            return False
-    return bool(stores)
-
-
 def _mentions(statement: Any, buffer: Any) -> bool:
     return is_among(buffer, nodes_in(statement, tvm.ir.Var))
 
 
-def _scatter_in_parallel(statement: Any, local: Sequence[Any], small: int) -> Any | None:
+def _scatter_in_parallel(
+    statement: Any, local: Sequence[Any], unit: VectorUnit, small: int
+) -> Any | None:
     """Loops that add to elements of a buffer, one of them outermost and in parallel.
 
     None if they stay serial. `local` are the statements that allocate what the loops keep.
@@ -121,40 +112,77 @@ def _scatter_in_parallel(statement: Any, local: Sequence[Any], small: int) -> An
     while isinstance(inner, tirx.For):
         loops.append(inner)
         inner = inner.body
-    if not _are_plain(loops) or _trips(loops) < small:
+    if not are_plain(loops) or trip_count(loops) < small:
         return None
+    solved, inner = _solved(loops, inner)
+    is_shorter, loops = len(solved) < len(loops), solved
     kept = [node.buffer for node in [*local, *nodes_in(inner, tirx.AllocBuffer)]]
     stores = [s for s in nodes_in(inner, tirx.BufferStore) if not is_among(s.buffer, kept)]
     if nodes_in(inner, tirx.Evaluate):  # a call that may do anything
         return None
     if not stores or not all(store.buffer.same_as(stores[0].buffer) for store in stores):
         return None
+    first = _index_of_all(loops, stores, inner)
+    rest = [each for each in loops if not each.same_as(first)]
+    # What neighbors do in turn is what they do side by side, but for the order of additions.
+    body = vector_scatter(rest, [first] if first else [], inner, kept, unit)
+    if first is None:
+        return body or (sequence(*local, within(loops, inner)) if is_shorter else None)
+    body = sequence(*local, within(rest, inner)) if body is None else body
+    return fused([(first.loop_var, int(first.extent))], body, tirx.ForKind.PARALLEL)
+
+
+def _solved(loops: Sequence[Any], inner: Any) -> tuple[list[Any], Any]:
+    """Loops without those that do something for one value alone, which their branch tells.
+
+    for k in n:                     if 0 <= place[i] < n:
+      if k == place[i]:               x[f(place[i])] += ...
+        x[f(k)] += ...
+    """
+    left = list(loops)
+    if not isinstance(inner, tirx.IfThenElse) or inner.else_case is not None:
+        return left, inner
+    conjuncts = _conjuncts(inner.condition)
+    for number, conjunct in enumerate(conjuncts):
+        for each in left:
+            value = _value_of(each.loop_var, conjunct)
+            if value is None:
+                continue
+            inside = tirx.all(value >= 0, value < each.extent)
+            # What is read under the conditions before this one is read under them still.
+            ordered = [*conjuncts[:number], inside, *conjuncts[number + 1 :]]
+            left = [other for other in left if not other.same_as(each)]
+            body = tirx.IfThenElse(ordered[-1], inner.then_case, None)
+            for condition in reversed(ordered[:-1]):
+                body = tirx.IfThenElse(condition, body, None)
+            return left, substitute_values(body, {each.loop_var: value})
+    return left, inner
+
+
+def _conjuncts(condition: Any) -> list[Any]:
+    if isinstance(condition, tirx.And):
+        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+    return [condition]
+
+
+def _value_of(var: Any, condition: Any) -> Any | None:
+    """What a variable must be equal to for a condition to hold; None if that is not said."""
+    if not isinstance(condition, tirx.EQ):
+        return None
+    for side, other in ((condition.a, condition.b), (condition.b, condition.a)):
+        if side.same_as(var) and not uses(other, var):
+            return other.astype(str(var.ty))
+    return None
+
+
+def _index_of_all(loops: Sequence[Any], stores: Sequence[Any], inner: Any) -> Any | None:
+    """The loop whose variable is the same index of all elements that stores access; or None."""
     target = stores[0].buffer
     reads = [load for load in nodes_in(inner, Load) if buffer_of(load).same_as(target)]
     for position in range(len(target.shape)):
         indices = [list(access.indices)[position] for access in [*stores, *reads]]
         chosen = [each for each in loops if all(i.same_as(each.loop_var) for i in indices)]
         behind = [static(extent) for extent in list(target.shape)[position + 1 :]]
-        if not chosen or None in behind or math.prod(behind) < _LINE:  # type: ignore[arg-type]
-            continue
-        (first,) = chosen
-        rest = [each for each in loops if not each.same_as(first)]
-        pair = (first.loop_var, int(first.extent))
-        body = sequence(*local, within(rest, inner))
-        return fused([pair], body, tirx.ForKind.PARALLEL)
+        if chosen and None not in behind and math.prod(behind) >= _LINE:  # type: ignore[arg-type]
+            return chosen[0]
     return None
-
-
-def _are_plain(loops: Sequence[Any]) -> bool:
-    """Whether loops are serial, from 0, of known lengths, so that they may change places."""
-    return bool(loops) and all(
-        each.kind == tirx.ForKind.SERIAL
-        and static(each.min) == 0
-        and static(each.extent) is not None
-        and not each.annotations
-        for each in loops
-    )
-
-
-def _trips(loops: Sequence[Any]) -> int:
-    return math.prod(static(each.extent) or 1 for each in loops)

@@ -41,6 +41,7 @@ from .rowwise import Chain, chain_of, emit, insert_chain
 from .split_axes import split_axes
 from .split_reduction import split_reductions
 from .time_loops import schedule_time_loops
+from .vector_nests import gathers, vector_nest
 from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
@@ -132,7 +133,7 @@ def _scheduled(
         def schedule(part: tirx.PrimFunc, *, small: int) -> tirx.PrimFunc:
             return _scheduled(part, unit, winograd, binds, small)
 
-        return schedule_time_loops(func, schedule, binds) or func
+        return schedule_time_loops(func, unit, schedule, binds) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
     sch = _schedule_of(func)
@@ -200,6 +201,7 @@ def _schedule_stages(
     unshared = [b for b in internal if not is_among(b, [view.buffer for view in views])]
     borders = borders_of(kernel_stages, unshared, blocks)
     chain = _chain(kernel_stages, blocks, unshared, unit, views, small)
+    statements = {stage_name(each): each for each in statements_of(sch.mod["main"].body.block.body)}
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
@@ -207,6 +209,11 @@ def _schedule_stages(
         stage, *remaining = remaining
         if chain and chain.has(stage.name):
             continue
+        if gathers(stage) and stage.work >= small:
+            nest = vector_nest(statements[stage.name], unit, small)
+            if nest is not None:
+                nests[stage.name] = nest
+                continue
         epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]
         epilogues = [e for e in epilogues if not (chain and chain.has(e.stage.name))]
         remaining = [s for s in remaining if not any(s is e.stage for e in epilogues)]

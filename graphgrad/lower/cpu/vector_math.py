@@ -126,7 +126,11 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
 
     None if there are none, or if the block has a predicate, an initialization or buffers.
     """
-    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return None
+    if isinstance(loop.body, tirx.BufferStore):
+        return loop.body if _may_be_expanded(loop.body) else None
+    if not isinstance(loop.body, SBlockRealize):
         return None
     realize, block = loop.body, loop.body.block
     if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:

@@ -19,15 +19,13 @@ from ....ir.kernel_structure import (
     Load,
     is_among,
     is_conditional,
+    is_pure,
     loop_nest,
     statements_of,
     static,
     uses,
 )
 from ....ir.visits import nodes_in
-
-_PURE_EFFECT = 1
-"""The greatest of TVM's numbers of effects (`TCallEffectKind`) that says a call is pure."""
 
 _CHEAP = ("tirx.fabs", "tirx.isnan", "tirx.sqrt")
 """Functions that are single instructions. All others take many, or a call for each element, so that
@@ -145,7 +143,7 @@ def _loads_alike(store: Any, variables: list[Any]) -> bool:
     """Whether a value is computed only from scalars and loads of the element that is stored."""
     calls = nodes_in(store.value, tvm.ir.Call)
     # A scalar is computed once, so any pure function will do.
-    is_allowed = _is_cheap if store.buffer.shape else _is_pure
+    is_allowed = _is_cheap if store.buffer.shape else _is_unconditional
     return (
         all(map(is_allowed, calls))
         and all(
@@ -172,12 +170,9 @@ def _is_cheap(call: Any) -> bool:
     return str(getattr(call.op, "name", "")) in _CHEAP
 
 
-def _is_pure(call: Any) -> bool:
-    """Whether a call computes a value and does nothing else."""
-    if not isinstance(call.op, tvm.ir.Op) or is_conditional(call):
-        return False
-    effect = call.op.get_attr("TCallEffectKind")
-    return effect is not None and int(effect) <= _PURE_EFFECT
+def _is_unconditional(call: Any) -> bool:
+    """Whether a call computes a value of all of its arguments and does nothing else."""
+    return is_pure(call) and not is_conditional(call)
 
 
 def _reads_only(store: Any, buffers: list[Any]) -> bool:

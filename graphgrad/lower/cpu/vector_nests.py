@@ -1,0 +1,248 @@
+"""Nests in vectors for what TVM's primitives do not vectorize, such as reads where data choose.
+
+    for i, j:                              for i in parallel, for each vector of j:
+      sums[i, j] = 0                         total[lanes] = 0
+      for k:                                 for k:
+        cell = place(x[i, j]) + k              cell[lanes] = place(x[i, lanes]) + k
+        if cell < n:                           total[lanes] += select(cell < n, t[i, cell'], 0)
+          sums[i, j] += t[i, cell]           sums[i, lanes] = total[lanes]
+
+with cell' = select(cell < n, cell, 0). Neighboring results are computed side by side, whatever
+their block keeps in local memory and however it reads (see `vector_values.py`). Loops over terms
+whose variables choose places stand outside of the others, so that places are found once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from ...ir.kernel_structure import (
+    Load,
+    Stage,
+    buffer_of,
+    is_among,
+    loop_nest,
+    static,
+    stride,
+    substitute_values,
+    uses,
+)
+from ...ir.loops import block, fused, loop, sequence, variable
+from ...ir.visits import nodes_in, replace_nodes
+from ..kernels.blocked_sums import sum_in_blocks
+from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
+from .map import MIN_PARALLEL_TRIPS
+from .vector_unit import VectorUnit
+from .vector_values import NotInVectors, VectorValues, common_conditions, lanes_of, under
+
+_SPATIAL = int(tirx.IterVar.DataPar)
+
+_MAX_UNROLLED = 8
+"""The most terms that become straight code."""
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """The loops of a nest, each as its variable and number of trips.
+
+    Attributes
+    ----------
+    outer : list
+        Over results, in order, without the one over lanes.
+    lane : tuple
+        Over results that are neighbors in memory.
+    reduced : list
+        Over terms, those first by which places are chosen.
+    """
+
+    outer: list[tuple[Any, int]]
+    lane: tuple[Any, int]
+    reduced: list[tuple[Any, int]]
+
+
+def gathers(stage: Stage) -> bool:
+    """Whether a stage reads at places that data choose."""
+    return any(nodes_in(index, Load) for load in stage.loads for index in load.indices)
+
+
+def vector_nest(statement: Any, unit: VectorUnit, small: int) -> Any | None:
+    """The statement of a nest around one block, with neighboring results as lanes of vectors.
+
+    None if it has fewer points than `small`, or cannot be computed so.
+    """
+    nest = loop_nest(statement)
+    if nest is None:
+        return None
+    loops, realize = nest
+    inside = realize.block
+    if inside.match_buffers or inside.alloc_buffers or not are_plain(loops):
+        return None
+    around = {each.loop_var: int(each.extent) for each in loops}
+    values = dict(zip([axis.var for axis in inside.iter_vars], realize.iter_values, strict=True))
+    if trip_count(loops) < small or not all(
+        static(v) is not None or v in around for v in values.values()
+    ):
+        return None
+    body = substitute_values(inside.body, values)
+    init = substitute_values(inside.init, values) if inside.init is not None else None
+    axes = [axis for axis in inside.iter_vars if int(axis.iter_type) == _SPATIAL]
+    axes = [axis for axis in axes if values[axis.var] in around]
+    if not all(writes_its_own(inside, axis.var) for axis in axes):
+        return None
+    spatial = dict.fromkeys(values[axis.var] for axis in axes)
+    try:
+        return _Nest(inside, body, init, around, spatial, unit).statement()
+    except NotInVectors:
+        return None
+
+
+def _chooses_places(body: Any, var: Any) -> bool:
+    """Whether a variable is anything else than an index of its own."""
+    indices = [index for load in nodes_in(body, Load) for index in load.indices]
+    return uses(body, var) > sum(index.same_as(var) for index in indices)
+
+
+class _Nest:
+    """Writes the nest of one block.
+
+    Parameters
+    ----------
+    inside : SBlock
+    body, init : Stmt
+        What it does, in terms of the loops around; `init` may be None.
+    around : dict
+        The number of trips of these, by variable.
+    spatial : dict
+        Those over results, as keys.
+    unit : VectorUnit
+    """
+
+    def __init__(
+        self,
+        inside: SBlock,
+        body: Any,
+        init: Any | None,
+        around: dict[Any, int],
+        spatial: Mapping[Any, None],
+        unit: VectorUnit,
+    ):
+        self._name, self._body, self._init = str(inside.name_hint), body, init
+        self._local = [node.buffer for node in nodes_in(body, tirx.AllocBuffer)]
+        stores = [
+            s for s in nodes_in(body, tirx.BufferStore) if not is_among(s.buffer, self._local)
+        ]
+        if not stores or nodes_in(body, tirx.Evaluate):  # a call may do anything
+            raise NotInVectors
+        self._written = list(dict.fromkeys(store.buffer for store in stores))
+        self._stores = [next(s for s in stores if s.buffer.same_as(b)) for b in self._written]
+        self._around = around
+        self._loops = self._split(stores, spatial)
+        # The vectors of the widest type are registers, of others parts of one.
+        widest = min(unit.lanes(str(buffer.dtype)) for buffer in self._written)
+        self._lanes = lanes_of(self._loops.lane[1], widest)
+        if self._lanes == 1:
+            raise NotInVectors
+
+    def _split(self, stores: Sequence[Any], spatial: Mapping[Any, None]) -> _Loops:
+        (lane, *_) = [v for v in spatial if all(stride(s, v) == 1 for s in stores)] or [None]
+        if lane is None:
+            raise NotInVectors
+        reduced = [var for var in self._around if var not in spatial]
+        if bool(reduced) != (self._init is not None):
+            raise NotInVectors
+        reduced.sort(key=lambda var: not _chooses_places(self._body, var))
+        pairs = list(self._around.items())
+        return _Loops(
+            [(var, trips) for var, trips in pairs if var in spatial and not var.same_as(lane)],
+            (lane, self._around[lane]),
+            [(var, self._around[var]) for var in reduced],
+        )
+
+    def statement(self) -> Any:
+        """The nest, its outer loops in parallel."""
+        (var, trips), outer = self._loops.lane, list(self._loops.outer)
+        vectors, left = divmod(trips, self._lanes)
+        number = variable("vector", str(var.ty))
+        self._around[number] = max(vectors, 1)
+        start = number * tirx.const(self._lanes, str(var.ty))
+        parts = [loop(number, vectors, self._vector(self._lanes, start))]
+        if left:
+            parts.append(self._vector(left, tirx.const(vectors * self._lanes, str(var.ty))))
+        else:
+            outer.append((number, vectors))
+            parts = [parts[0].body]
+        count, points = 0, 1
+        while count < len(outer) and points < MIN_PARALLEL_TRIPS:
+            points *= outer[count][1]
+            count += 1
+        inner = sequence(*parts)
+        for variable_of_loop, extent in reversed(outer[count:]):
+            inner = loop(variable_of_loop, extent, inner)
+        return fused(outer[:count], inner, tirx.ForKind.PARALLEL)
+
+    def _vector(self, lanes: int, start: Any) -> Any:
+        """The statement that computes one vector of results."""
+        var, _ = self._loops.lane
+        lane = variable("lane", str(var.ty))
+        extents = {v: trips for v, trips in self._around.items() if not v.same_as(var)}
+        values = VectorValues(lane, lanes, extents)
+        position = {var: start + lane}
+        if self._init is None:
+            stores = values.run(substitute_values(self._body, position), self._local)
+            if any(condition is not None for _, condition in stores):
+                raise NotInVectors
+            results = [values.each_lane(store) for store, _ in stores]
+            return self._block(values.used([s for s, _ in stores]), results, values.buffers)
+        return self._reduction(values, lane, position)
+
+    def _reduction(self, values: VectorValues, lane: Any, position: Any) -> Any:
+        totals = [values.vector(str(buffer.dtype)) for buffer in self._written]
+
+        def in_totals(node: Any) -> Any:
+            for buffer, total in zip(self._written, totals, strict=True):
+                if buffer_of(node).same_as(buffer):
+                    if isinstance(node, Load):
+                        return tirx.BufferLoad(total, [lane])
+                    return tirx.BufferStore(total, node.value, [lane])
+            return node
+
+        kinds = (Load, tirx.BufferStore)
+        begin = [
+            values.each_lane(substitute_values(replace_nodes(store, kinds, in_totals), position))
+            for store in nodes_in(self._init, tirx.BufferStore)
+        ]
+        alike, body = common_conditions(self._body, self._loops.lane[0], self._local)
+        step = substitute_values(replace_nodes(body, kinds, in_totals), position)
+        updates = []
+        for store, condition in values.run(step, self._local):
+            value = store.value
+            if condition is not None:
+                value = tirx.Select(condition, value, tirx.BufferLoad(store.buffer, [lane]))
+            updates.append(tirx.BufferStore(store.buffer, value, [lane]))
+        term = sequence(*values.used(updates), *map(values.each_lane, updates))
+        if alike:
+            term = under(alike, term)
+        points = math.prod(trips for _, trips in self._loops.reduced)
+        kind = tirx.ForKind.UNROLLED if points <= _MAX_UNROLLED else tirx.ForKind.SERIAL
+        for var, trips in reversed(self._loops.reduced):
+            term = loop(var, trips, term, kind)
+        results = [
+            values.each_lane(
+                tirx.BufferStore(
+                    store.buffer,
+                    tirx.BufferLoad(total, [lane]),
+                    [substitute_values(index, position) for index in store.indices],
+                )
+            )
+            for store, total in zip(self._stores, totals, strict=True)
+        ]
+        return self._block([*begin, sum_in_blocks(term)], results, [*values.buffers, *totals])
+
+    def _block(self, statements: Sequence[Any], results: Sequence[Any], buffers: Any) -> Any:
+        return block(self._name, *statements, *results, buffers=list(dict.fromkeys(buffers)))

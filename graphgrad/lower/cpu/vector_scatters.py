@@ -1,0 +1,149 @@
+"""Additions at places that data choose, with places and terms computed in vectors.
+
+    for each vector of i:
+      place[lanes] = ...; term[lanes] = ...; is_inside[lanes] = ...
+      for lane:
+        if is_inside[lane]:
+          total[place[lane]] += term[lane]
+
+Two lanes may add to the same element: the additions go one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from ...fallback.walk import BINARY
+from ...ir.kernel_structure import (
+    Load,
+    is_among,
+    linear_coefficient,
+    stride,
+    substitute_values,
+    uses,
+)
+from ...ir.loops import block, loop, sequence, variable, within
+from ...ir.visits import nodes_in, replace_nodes
+from .vector_unit import VectorUnit
+from .vector_values import NotInVectors, VectorValues, common_conditions, distinct, lanes_of, under
+
+_MIN_OPERATIONS = 8
+"""Operations of an addition, its places included, below which vectors save less than they cost."""
+
+
+def vector_scatter(
+    loops: Sequence[Any], around: Sequence[Any], inner: Any, local: Sequence[Any], unit: VectorUnit
+) -> Any | None:
+    """Loops around additions to elements of a tensor, in vectors; None if that does not serve.
+
+    Parameters
+    ----------
+    loops : sequence of For
+        Those around the additions, which may change places.
+    around : sequence of For
+        Plain loops outside of these.
+    inner : Stmt
+        What is done in them.
+    local : sequence of Buffer
+        The local memory that it keeps values in.
+    unit : VectorUnit
+    """
+    kept = [*local, *(node.buffer for node in nodes_in(inner, tirx.AllocBuffer))]
+    stores = [s for s in nodes_in(inner, tirx.BufferStore) if not is_among(s.buffer, kept)]
+    if len(stores) != 1 or len(nodes_in(inner, (*BINARY, tirx.Cast))) < _MIN_OPERATIONS:
+        return None
+    term = _added(stores[0])
+    widest = unit.lanes(str(stores[0].buffer.dtype))
+    long = [each for each in loops if lanes_of(int(each.extent), widest) > 1]
+    if term is None or not long:
+        return None
+    loads = [load for load in nodes_in(inner, Load) if not is_among(load.source, kept)]
+    accesses = [stores[0], *distinct(loads)]
+    # The loop along which most of what is accessed are neighbors; of several, the innermost.
+    lane_loop = max(
+        reversed(long), key=lambda each: sum(stride(a, each.loop_var) == 1 for a in accesses)
+    )
+    inner = replace_nodes(
+        inner,
+        tirx.BufferStore,
+        lambda s: tirx.BufferStore(s.buffer, term, s.indices) if s.same_as(stores[0]) else s,
+    )
+    lanes = lanes_of(int(lane_loop.extent), widest)
+    extents = {each.loop_var: int(each.extent) for each in (*around, *loops)}
+    count, left = divmod(extents.pop(lane_loop.loop_var), lanes)
+    position = next(n for n, each in enumerate(loops) if each.same_as(lane_loop))
+    behind = loops[position + 1 :]
+    dtype = str(lane_loop.loop_var.ty)
+    number = variable("vector", dtype)
+    extents[number] = max(count, 1)
+    try:
+        parts = [
+            loop(
+                number,
+                count,
+                _vector(
+                    lane_loop,
+                    number * tirx.const(lanes, dtype),
+                    lanes,
+                    behind,
+                    inner,
+                    kept,
+                    extents,
+                ),
+            )
+        ]
+        if left:
+            start = tirx.const(count * lanes, dtype)
+            parts.append(_vector(lane_loop, start, left, behind, inner, kept, extents))
+    except NotInVectors:
+        return None
+    return within(loops[:position], sequence(*parts))
+
+
+def _vector(
+    lane_loop: Any,
+    start: Any,
+    lanes: int,
+    behind: Sequence[Any],
+    inner: Any,
+    local: Sequence[Any],
+    extents: Any,
+) -> Any:
+    """The additions of some neighboring trips of a loop, and of all trips of those behind it."""
+    lane = variable("lane", str(lane_loop.loop_var.ty))
+    alike, inner = common_conditions(inner, lane_loop.loop_var, local)
+    values = VectorValues(lane, lanes, extents)
+    body = substitute_values(inner, {lane_loop.loop_var: start + lane})
+    ((added, condition),) = values.run(body, local)
+    last = added.indices[-1]
+    # Elements of one row: each lane has its own.
+    in_row = condition is None and stride(added, lane) == 1 and linear_coefficient(last, lane) == 1
+    indices = list(added.indices)
+    if not in_row:
+        indices = [values.keep(index) if uses(index, lane) else index for index in indices]
+    total = tirx.BufferLoad(added.buffer, indices)
+    addition = tirx.BufferStore(added.buffer, total + values.keep(added.value), indices)
+    statement = addition if condition is None else tirx.IfThenElse(condition, addition, None)
+    statements = values.used([statement])
+    additions = values.each_lane(statement) if in_row else loop(lane, lanes, statement)
+    step = block("additions", *statements, additions, buffers=values.buffers)
+    return within(behind, under(alike, step))
+
+
+def _added(store: Any) -> Any | None:
+    """The term that a store adds to the element that it stores; None if it does something else."""
+    if not isinstance(store.value, tirx.Add):
+        return None
+    for total, term in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
+        if (
+            isinstance(total, Load)
+            and total.source.same_as(store.buffer)
+            and all(map(tvm_ffi.structural_equal, total.indices, store.indices))
+            and not is_among(store.buffer, [load.source for load in nodes_in(term, Load)])
+        ):
+            return term
+    return None

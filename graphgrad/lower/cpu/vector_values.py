@@ -1,0 +1,288 @@
+"""Values of neighboring iterations, computed side by side: each is kept as a vector.
+
+Statements that keep values in local memory, that branch, or that read under a condition become a
+sequence of stores of whole vectors, with nothing conditional in them. A read that a condition keeps
+inside of a tensor reads its first element where the condition does not hold, and what it reads is
+not chosen. Reads at places that data choose are collected lane by lane by the code generator; the
+arithmetic around them runs in vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+
+from ...fallback.walk import Expr, Recursion, children, rebuilt, unrolled
+from ...ir.kernel_structure import (
+    Load,
+    is_among,
+    is_conditional,
+    is_pure,
+    static,
+    substitute_values,
+    uses,
+)
+from ...ir.loops import loop, scratch, variable
+from ...ir.visits import nodes_in
+
+_INTEGER_DIVISIONS = (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)
+
+_DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+"""The types whose vectors are kept as they are; other floats are computed in wider types."""
+
+
+class NotInVectors(Exception):
+    """Statements cannot be computed for several lanes at once."""
+
+
+class VectorValues:
+    """The values that statements compute, for a number of lanes.
+
+    Parameters
+    ----------
+    lane : Var
+        The number of the lane, which expressions are in terms of.
+    lanes : int
+    extents : dict
+        The number of trips of the loops around, from 0, by variable.
+
+    Attributes
+    ----------
+    statements : list of For
+        Vectorized loops, each of which stores one vector.
+    buffers : list of Buffer
+        What they store to, to be allocated around them.
+    """
+
+    def __init__(self, lane: Any, lanes: int, extents: Mapping[Any, int]):
+        self._lane, self._lanes = lane, lanes
+        self.statements: list[Any] = []
+        self.buffers: list[Any] = []
+        self._values: dict[Any, Any] = {}
+        """By the buffer or the variable that stood for a value: the read that stands for it now."""
+        self._conditions: list[tuple[Any, Any]] = []
+        """Conditions, and the reads of what is kept of them."""
+        self._analyzer = tvm.sym.Analyzer()
+        for var, extent in extents.items():
+            self._analyzer.bind(var, tvm.ir.Range.from_min_extent(_zero(var), extent))
+        self._analyzer.bind(lane, tvm.ir.Range.from_min_extent(_zero(lane), lanes))
+
+    def run(
+        self, statement: Any, local: Sequence[Any], condition: Any | None = None
+    ) -> list[tuple[Any, Any | None]]:
+        """Compute what a statement keeps, and return its other stores, each with its condition.
+
+        These, their indices too, are in terms of what is kept.
+
+        Parameters
+        ----------
+        statement : Stmt
+        local : sequence of Buffer
+            The local memory that the statement keeps values in.
+        condition : Expr, optional
+            What must hold for the statement to run: a read of what is kept.
+
+        Raises
+        ------
+        NotInVectors
+        """
+        if isinstance(statement, tirx.SeqStmt):
+            return [s for part in statement.seq for s in self.run(part, local, condition)]
+        if isinstance(statement, tirx.AllocBuffer):
+            return []
+        if isinstance(statement, tirx.Bind):
+            self._values[statement.var] = self.keep(self.plain(statement.value, condition))
+            return []
+        if isinstance(statement, tirx.IfThenElse):
+            holds = unrolled(self._condition(statement.condition, condition))
+            stores = self.run(statement.then_case, local, self._both(condition, holds))
+            if statement.else_case is None:
+                return stores
+            otherwise = self._both(condition, tirx.Not(holds))
+            return stores + self.run(statement.else_case, local, otherwise)
+        if not isinstance(statement, tirx.BufferStore):
+            raise NotInVectors
+        value = self.plain(statement.value, condition)
+        if not is_among(statement.buffer, local):
+            indices = [self.plain(index, condition) for index in statement.indices]
+            return [(tirx.BufferStore(statement.buffer, value, indices), condition)]
+        earlier = self._values.get(statement.buffer)
+        if condition is not None and earlier is not None:
+            value = tirx.Select(condition, value, earlier)
+        self._values[statement.buffer] = self.keep(value)
+        return []
+
+    def keep(self, value: Any) -> Any:
+        """Store a vector, and return a read of it; a number or a read of one stays as it is."""
+        if isinstance(value, tirx.IntImm | tirx.FloatImm) or self._is_kept(value):
+            return value
+        if str(value.ty) == "bool":
+            # TVM keeps booleans as bytes, and fails where they are vectors.
+            number = self.keep(tirx.Select(value, _int32(1), _int32(0)))
+            return tirx.NE(number, _int32(0))
+        buffer = self.vector(str(value.ty))
+        self.statements.append(self.each_lane(tirx.BufferStore(buffer, value, [self._lane])))
+        return tirx.BufferLoad(buffer, [self._lane])
+
+    def vector(self, dtype: str) -> Any:
+        """A new buffer for a vector."""
+        if dtype not in _DTYPES:
+            raise NotInVectors
+        self.buffers.append(scratch("value", [self._lanes], dtype))
+        return self.buffers[-1]
+
+    def each_lane(self, statement: Any) -> Any:
+        """A vectorized loop over lanes, with a variable of its own, around a store."""
+        var = variable("lane", str(self._lane.ty))
+        body = substitute_values(statement, {self._lane: var})
+        return loop(var, self._lanes, body, tirx.ForKind.VECTORIZED)
+
+    def plain(self, value: Any, condition: Any | None = None) -> Any:
+        """An expression in which nothing is conditional, in terms of what is kept.
+
+        Raises
+        ------
+        NotInVectors
+        """
+        return unrolled(self._plain(value, condition))
+
+    def used(self, stores: Sequence[Any]) -> list[Any]:
+        """The statements, but those whose values neither later ones nor `stores` read."""
+        read = {load.source for store in stores for load in nodes_in(store, Load)}
+        kept: list[Any] = []
+        for each in reversed(self.statements):
+            if each.body.buffer in read:
+                kept.insert(0, each)
+                read |= {load.source for load in nodes_in(each, Load)}
+        self.buffers = [buffer for buffer in self.buffers if buffer in read]
+        return kept
+
+    def _is_kept(self, value: Any) -> bool:
+        if isinstance(value, prim.NE):
+            value = value.a if static(value.b) == 0 else value
+        return isinstance(value, Load) and is_among(value.source, self.buffers)
+
+    def _plain(self, node: Expr, condition: Any | None) -> Recursion:
+        if isinstance(node, Load):
+            return (yield self._read(node, condition))
+        if isinstance(node, tvm.ir.Var):
+            return self._values.get(node, node)
+        if isinstance(node, prim.Let):
+            value = yield self._plain(node.value, condition)
+            self._values[node.var] = self.keep(value)
+            return (yield self._plain(node.body, condition))
+        if is_conditional(node):
+            return (yield self._choice(node, condition))
+        if isinstance(node, prim.And | prim.Or) and self._reads_memory(node.b):
+            # The right side reads where the left one lets it.
+            left = yield self._condition(node.a, condition)
+            needed = left if isinstance(node, prim.And) else tirx.Not(left)
+            right = yield self._plain(node.b, self._both(condition, needed))
+            return type(node)(left, right)
+        if isinstance(node, _INTEGER_DIVISIONS) and not str(node.ty).startswith("float"):
+            divisor = static(node.b)
+            if not divisor and condition is not None:
+                raise NotInVectors  # the divisor may be 0 where the condition does not hold
+        if isinstance(node, tvm.ir.Call) and not is_pure(node):
+            raise NotInVectors
+        parts = []
+        for part in children(node):
+            parts.append((yield self._plain(part, condition)))
+        return rebuilt(node, parts)
+
+    def _reads_memory(self, node: Expr) -> bool:
+        """Whether an expression reads more than what is kept."""
+        return any(load.source not in self._values for load in nodes_in(node, Load))
+
+    def _read(self, node: Expr, condition: Any | None) -> Recursion:
+        """A read, of the first element where a condition does not hold."""
+        if node.source in self._values:
+            return self._values[node.source]
+        indices = []
+        for number, index in enumerate(node.indices):
+            index = yield self._plain(index, condition)
+            extent = static(node.source.shape[number])
+            if condition is not None and not self._is_inside(index, extent):
+                index = tirx.Select(condition, index, _zero(index))
+            indices.append(index)
+        return tirx.BufferLoad(node.source, indices)
+
+    def _is_inside(self, index: Any, extent: int | None) -> bool:
+        """Whether an index is known to be inside of an axis."""
+        if extent is None or nodes_in(index, Load):
+            return False
+        return bool(self._analyzer.can_prove(tirx.all(index >= 0, index < extent)))
+
+    def _choice(self, node: Expr, condition: Any | None) -> Recursion:
+        """A choice: of two computed values, unless all lanes choose alike."""
+        holds = yield self._plain(node.args[0], condition)
+        if not uses(holds, self._lane):
+            arms = []
+            for arm in node.args[1:]:
+                arms.append((yield self._plain(arm, condition)))
+            return tvm.ir.Call(node.op, [holds, *arms], attrs=node.attrs, ret_ty=node.ty)
+        holds = self._known(holds)
+        chosen = yield self._plain(node.args[1], self._both(condition, holds))
+        other = yield self._plain(node.args[2], self._both(condition, tirx.Not(holds)))
+        return tirx.Select(holds, chosen, other)
+
+    def _condition(self, condition: Any, outer: Any | None) -> Recursion:
+        return self._known((yield self._plain(condition, outer)))
+
+    def _known(self, condition: Any) -> Any:
+        """A condition, kept: equal ones once."""
+        for earlier, kept in self._conditions:
+            if tvm_ffi.structural_equal(earlier, condition):
+                return kept
+        self._conditions.append((condition, self.keep(condition)))
+        return self._conditions[-1][1]
+
+    def _both(self, a: Any | None, b: Any) -> Any:
+        return b if a is None else self._known(tirx.And(a, b))
+
+
+def lanes_of(extent: int, lanes: int) -> int:
+    """How many neighbors to compute side by side: a whole vector, or all if they are not too few."""
+    return lanes if extent >= lanes else extent if 4 * extent >= lanes else 1
+
+
+def common_conditions(statement: Any, lane: Any, local: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The conditions of a branch that are the same in all lanes, and what is done under these."""
+    conditions: list[Any] = []
+    while isinstance(statement, tirx.IfThenElse) and statement.else_case is None:
+        condition = statement.condition
+        is_local = any(is_among(load.source, local) for load in nodes_in(condition, Load))
+        if is_local or uses(condition, lane):
+            break
+        conditions.append(condition)
+        statement = statement.then_case
+    return conditions, statement
+
+
+def under(conditions: Sequence[Any], statement: Any) -> Any:
+    """A statement under conditions, each of which is evaluated where those before it hold."""
+    for condition in reversed(conditions):
+        statement = tirx.IfThenElse(condition, statement, None)
+    return statement
+
+
+def distinct(expressions: Sequence[Any]) -> list[Any]:
+    """Expressions, equal ones once."""
+    found: list[Any] = []
+    for each in expressions:
+        if not any(tvm_ffi.structural_equal(each, other) for other in found):
+            found.append(each)
+    return found
+
+
+def _int32(value: int) -> Any:
+    return tirx.const(value, "int32")
+
+
+def _zero(like: Any) -> Any:
+    return tirx.const(0, str(like.ty))
