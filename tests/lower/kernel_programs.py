@@ -1,5 +1,6 @@
 """Running a PrimFunc as built and as scheduled, side by side."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,11 @@ class Runs:
     @property
     def text(self):
         return self.func.script()
+
+    @property
+    def vectors(self):
+        """The lengths of vectors in the scheduled function."""
+        return {int(n) for n in re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", self.text)}
 
     def agree(self):
         """Assert equal outputs, up to the order of additions."""

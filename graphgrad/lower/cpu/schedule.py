@@ -2,8 +2,9 @@
 
 Maps are inlined; stages are regrouped (`_REGROUPED`) and taken apart (`_TAKEN_APART`). Then each
 stage is handled by the first of these that applies: the kernel's chain of rows, if the stage is in
-it; a Winograd nest, where that is cheaper; a contraction's nest; a permutation's nest; TVM's
-scheduling primitives. When all scheduling is done the nests replace their stages, then the chain
+it; a nest in vectors, if it reads where data choose or has borders; a Winograd nest, where that is
+cheaper; a contraction's nest; a permutation's nest; one of dot products; TVM's scheduling
+primitives. When all scheduling is done the nests replace their stages, then the chain
 does, then buffer views are joined.
 """
 
@@ -30,6 +31,7 @@ from ..kernels.joint_reductions import join_reductions
 from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
+from .dot_products import nest_of as dot_products_of
 from .group_vectors import vectorize_groups
 from .intervals import split_intervals
 from .map import SMALL, schedule_map
@@ -41,7 +43,7 @@ from .rowwise import Chain, chain_of, emit, insert_chain
 from .split_axes import split_axes
 from .split_reduction import split_reductions
 from .time_loops import schedule_time_loops
-from .vector_nests import gathers, vector_nest
+from .vector_nests import serves, vector_nest
 from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
@@ -209,11 +211,9 @@ def _schedule_stages(
         stage, *remaining = remaining
         if chain and chain.has(stage.name):
             continue
-        if gathers(stage) and stage.work >= small:
-            nest = vector_nest(statements[stage.name], unit, small)
-            if nest is not None:
-                nests[stage.name] = nest
-                continue
+        if serves(stage) and (nest := vector_nest(statements[stage.name], unit, small)):
+            nests[stage.name] = nest
+            continue
         epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]
         epilogues = [e for e in epilogues if not (chain and chain.has(e.stage.name))]
         remaining = [s for s in remaining if not any(s is e.stage for e in epilogues)]
@@ -224,6 +224,9 @@ def _schedule_stages(
             nest = winograd_nest_of(stage, epilogue, blocks, unit, borders)
         nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
         nest = nest or permutation_nest_of(stage, blocks, unit)
+        if nest is None and (nest := dot_products_of(stage, blocks, unit, small)):
+            # The maps behind are stages of their own: it computes squares, not elements.
+            remaining, epilogues = [*(e.stage for e in epilogues), *remaining], []
         if nest is None:
             _schedule_stage(sch, stage, epilogues, unit, small)
         else:

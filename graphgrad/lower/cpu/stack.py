@@ -7,7 +7,6 @@ what takes `MIN_HEAP_BYTES` or more. What expressions bind is kept in such buffe
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tvm
@@ -35,11 +34,10 @@ def keep_on_stack(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_small_and_local(buffer: Any) -> bool:
-    extents = [static(extent) for extent in buffer.shape]
-    if buffer.scope() != "local" or None in extents:
-        return False
-    size = math.prod(extents) * tvm.DataType(str(buffer.dtype)).itemsize
-    return 0 < size < MIN_HEAP_BYTES
+    size = tvm.DataType(str(buffer.dtype)).itemsize
+    for extent in buffer.shape:
+        size *= static(extent) or 0  # a symbolic one may be large
+    return buffer.scope() == "local" and 0 < size < MIN_HEAP_BYTES
 
 
 def _on_stack(buffer: Any) -> Any:

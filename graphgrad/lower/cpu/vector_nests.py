@@ -15,10 +15,13 @@ whose variables choose places stand outside of the others, so that places are fo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock
 
@@ -27,24 +30,36 @@ from ...ir.kernel_structure import (
     Stage,
     buffer_of,
     is_among,
+    is_conditional,
     loop_nest,
     static,
     stride,
     substitute_values,
     uses,
 )
-from ...ir.loops import block, fused, loop, sequence, variable
+from ...ir.loops import block, fused, loop, loops, sequence, variable
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
-from .map import MIN_PARALLEL_TRIPS
+from .map import MIN_PARALLEL_TRIPS, has_uniform_conditions
 from .vector_unit import VectorUnit
-from .vector_values import NotInVectors, VectorValues, common_conditions, lanes_of, under
+from .vector_values import (
+    NotInVectors,
+    VectorValues,
+    analyzer_of,
+    common_conditions,
+    lanes_of,
+    under,
+)
 
 _SPATIAL = int(tirx.IterVar.DataPar)
 
 _MAX_UNROLLED = 8
 """The most terms that become straight code."""
+
+
+_SIDE_BY_SIDE = 4
+"""Vectors of results that are summed up side by side, to hide the latency of an addition."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +81,31 @@ class _Loops:
     reduced: list[tuple[Any, int]]
 
 
-def gathers(stage: Stage) -> bool:
-    """Whether a stage reads at places that data choose."""
-    return any(nodes_in(index, Load) for load in stage.loads for index in load.indices)
+def serves(stage: Stage) -> bool:
+    """Whether a stage is better computed by a nest in vectors than by TVM's primitives.
+
+    It reads at places that data choose, or neighbors under a condition that tells them apart.
+    """
+    if any(map(_chosen_by_data, stage.loads)):
+        return True
+    if not stage.spatial or not stage.reduced:
+        return False
+    last = stage.spatial[-1]
+    strides = [stride(load, last.var) for load in stage.loads]
+    return 1 in strides and set(strides) <= {0, 1} and not has_uniform_conditions(stage, last)
+
+
+def _chosen_by_data(load: Any) -> bool:
+    return any(nodes_in(index, Load) for index in load.indices)
+
+
+def _gathers(body: Any, around: Mapping[Any, int]) -> bool:
+    """Whether an index of what a body reads is more than an expression in variables of loops."""
+    indices = [index for load in nodes_in(body, Load) for index in load.indices]
+    variables = [var for index in indices for var in nodes_in(index, tvm.ir.Var)]
+    return any(nodes_in(index, Load) for index in indices) or not all(
+        var in around for var in variables
+    )
 
 
 def vector_nest(statement: Any, unit: VectorUnit, small: int) -> Any | None:
@@ -106,6 +143,12 @@ def _chooses_places(body: Any, var: Any) -> bool:
     """Whether a variable is anything else than an index of its own."""
     indices = [index for load in nodes_in(body, Load) for index in load.indices]
     return uses(body, var) > sum(index.same_as(var) for index in indices)
+
+
+def _conditions(body: Any) -> list[Any]:
+    """The conditions on which a body branches or chooses what to evaluate."""
+    choices = [call.args[0] for call in nodes_in(body, tvm.ir.Call) if is_conditional(call)]
+    return choices + [branch.condition for branch in nodes_in(body, tirx.IfThenElse)]
 
 
 class _Nest:
@@ -148,6 +191,12 @@ class _Nest:
         self._lanes = lanes_of(self._loops.lane[1], widest)
         if self._lanes == 1:
             raise NotInVectors
+        if (
+            init is not None
+            and self._loops.lane[1] >= _SIDE_BY_SIDE * widest
+            and not _gathers(body, around)
+        ):
+            self._lanes *= _SIDE_BY_SIDE
 
     def _split(self, stores: Sequence[Any], spatial: Mapping[Any, None]) -> _Loops:
         (lane, *_) = [v for v in spatial if all(stride(s, v) == 1 for s in stores)] or [None]
@@ -168,30 +217,60 @@ class _Nest:
         """The nest, its outer loops in parallel."""
         (var, trips), outer = self._loops.lane, list(self._loops.outer)
         vectors, left = divmod(trips, self._lanes)
-        number = variable("vector", str(var.ty))
-        self._around[number] = max(vectors, 1)
-        start = number * tirx.const(self._lanes, str(var.ty))
-        parts = [loop(number, vectors, self._vector(self._lanes, start))]
+        dtype, parts = str(var.ty), []
+        spans = self._spans(vectors)
+        for first, end in spans:
+            number = variable("vector", dtype)
+            start = number * tirx.const(self._lanes, dtype)
+            body = self._vector(self._lanes, start, {number: (first, end)})
+            if len(spans) == 1 and not left:
+                outer.append((number, vectors))
+                parts.append(body)
+            else:
+                # Without loops around, those over vectors are what threads share.
+                kind = tirx.ForKind.SERIAL if outer else tirx.ForKind.PARALLEL
+                parts.append(loop(number, end - first, body, kind, first))
         if left:
-            parts.append(self._vector(left, tirx.const(vectors * self._lanes, str(var.ty))))
-        else:
-            outer.append((number, vectors))
-            parts = [parts[0].body]
+            parts.append(self._vector(left, tirx.const(vectors * self._lanes, dtype), {}))
         count, points = 0, 1
         while count < len(outer) and points < MIN_PARALLEL_TRIPS:
             points *= outer[count][1]
             count += 1
-        inner = sequence(*parts)
-        for variable_of_loop, extent in reversed(outer[count:]):
-            inner = loop(variable_of_loop, extent, inner)
+        inner = loops(outer[count:], sequence(*parts))
         return fused(outer[:count], inner, tirx.ForKind.PARALLEL)
 
-    def _vector(self, lanes: int, start: Any) -> Any:
-        """The statement that computes one vector of results."""
+    def _spans(self, vectors: int) -> list[tuple[int, int]]:
+        """The vectors, divided into those in which all conditions hold for all terms, and others.
+
+        The conditions are those that differ from lane to lane and on indices alone.
+        """
+        (var, _), lanes = self._loops.lane, self._lanes
+        conditions = [c for c in _conditions(self._body) if uses(c, var) and not nodes_in(c, Load)]
+        if not conditions:
+            return [(0, vectors)]
+
+        def hold_in(number: int) -> bool:
+            ranges = {v: (0, trips) for v, trips in self._around.items()}
+            analyzer = analyzer_of(ranges | {var: (number * lanes, (number + 1) * lanes)})
+            return all(map(analyzer.can_prove, conditions))
+
+        # Where inequalities hold is one span, which is looked for from inside.
+        inside = next(
+            (n for n in (vectors // 2, vectors // 4, 3 * vectors // 4) if hold_in(n)), None
+        )
+        if inside is None:
+            return [(0, vectors)]
+        first = bisect_left(range(inside), True, key=hold_in)
+        last = bisect_left(range(inside, vectors), True, key=lambda n: not hold_in(n))
+        cuts = [0, first, inside + last, vectors]
+        return [(start, end) for start, end in pairwise(cuts) if start < end]
+
+    def _vector(self, lanes: int, start: Any, numbers: Mapping[Any, tuple[int, int]]) -> Any:
+        """The statement that computes one vector of results; `numbers` are those of vectors."""
         var, _ = self._loops.lane
         lane = variable("lane", str(var.ty))
-        extents = {v: trips for v, trips in self._around.items() if not v.same_as(var)}
-        values = VectorValues(lane, lanes, extents)
+        ranges = {v: (0, trips) for v, trips in self._around.items() if not v.same_as(var)}
+        values = VectorValues(lane, lanes, {**ranges, **numbers})
         position = {var: start + lane}
         if self._init is None:
             stores = values.run(substitute_values(self._body, position), self._local)

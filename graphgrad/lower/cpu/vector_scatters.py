@@ -11,7 +11,7 @@ Two lanes may add to the same element: the additions go one after another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -73,51 +73,41 @@ def vector_scatter(
         lambda s: tirx.BufferStore(s.buffer, term, s.indices) if s.same_as(stores[0]) else s,
     )
     lanes = lanes_of(int(lane_loop.extent), widest)
-    extents = {each.loop_var: int(each.extent) for each in (*around, *loops)}
-    count, left = divmod(extents.pop(lane_loop.loop_var), lanes)
+    ranges = {each.loop_var: (0, int(each.extent)) for each in (*around, *loops)}
+    _, trips = ranges.pop(lane_loop.loop_var)
     position = next(n for n, each in enumerate(loops) if each.same_as(lane_loop))
     behind = loops[position + 1 :]
+    count, left = divmod(trips, lanes)
     dtype = str(lane_loop.loop_var.ty)
-    number = variable("vector", dtype)
-    extents[number] = max(count, 1)
+    number, whole = variable("vector", dtype), tirx.const(lanes, dtype)
+    ranges[number] = (0, count)
+
+    def vector(start: Any, length: int) -> Any:
+        step = _vector(lane_loop.loop_var, start, length, inner, kept, ranges)
+        return within(behind, step)
+
     try:
-        parts = [
-            loop(
-                number,
-                count,
-                _vector(
-                    lane_loop,
-                    number * tirx.const(lanes, dtype),
-                    lanes,
-                    behind,
-                    inner,
-                    kept,
-                    extents,
-                ),
-            )
-        ]
+        parts = [loop(number, count, vector(number * whole, lanes))]
         if left:
-            start = tirx.const(count * lanes, dtype)
-            parts.append(_vector(lane_loop, start, left, behind, inner, kept, extents))
+            parts.append(vector(count * whole, left))
     except NotInVectors:
         return None
     return within(loops[:position], sequence(*parts))
 
 
 def _vector(
-    lane_loop: Any,
+    var: Any,
     start: Any,
     lanes: int,
-    behind: Sequence[Any],
     inner: Any,
     local: Sequence[Any],
-    extents: Any,
+    ranges: Mapping[Any, tuple[int, int]],
 ) -> Any:
-    """The additions of some neighboring trips of a loop, and of all trips of those behind it."""
-    lane = variable("lane", str(lane_loop.loop_var.ty))
-    alike, inner = common_conditions(inner, lane_loop.loop_var, local)
-    values = VectorValues(lane, lanes, extents)
-    body = substitute_values(inner, {lane_loop.loop_var: start + lane})
+    """The additions of some neighboring trips of a loop over `var`."""
+    lane = variable("lane", str(var.ty))
+    alike, inner = common_conditions(inner, var, local)
+    values = VectorValues(lane, lanes, ranges)
+    body = substitute_values(inner, {var: start + lane})
     ((added, condition),) = values.run(body, local)
     last = added.indices[-1]
     # Elements of one row: each lane has its own.
@@ -131,7 +121,7 @@ def _vector(
     statements = values.used([statement])
     additions = values.each_lane(statement) if in_row else loop(lane, lanes, statement)
     step = block("additions", *statements, additions, buffers=values.buffers)
-    return within(behind, under(alike, step))
+    return under(alike, step)
 
 
 def _added(store: Any) -> Any | None:

@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import prim
 
-from ...fallback.walk import Expr, Recursion, children, rebuilt, unrolled
+from ...fallback.walk import Expr, Recursion, children, choice_of, rebuilt, unrolled
 from ...ir.kernel_structure import (
     Load,
     is_among,
@@ -48,8 +48,8 @@ class VectorValues:
     lane : Var
         The number of the lane, which expressions are in terms of.
     lanes : int
-    extents : dict
-        The number of trips of the loops around, from 0, by variable.
+    ranges : dict
+        The first value of each loop around, and the one behind its last, by variable.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class VectorValues:
         What they store to, to be allocated around them.
     """
 
-    def __init__(self, lane: Any, lanes: int, extents: Mapping[Any, int]):
+    def __init__(self, lane: Any, lanes: int, ranges: Mapping[Any, tuple[int, int]]):
         self._lane, self._lanes = lane, lanes
         self.statements: list[Any] = []
         self.buffers: list[Any] = []
@@ -67,10 +67,7 @@ class VectorValues:
         """By the buffer or the variable that stood for a value: the read that stands for it now."""
         self._conditions: list[tuple[Any, Any]] = []
         """Conditions, and the reads of what is kept of them."""
-        self._analyzer = tvm.sym.Analyzer()
-        for var, extent in extents.items():
-            self._analyzer.bind(var, tvm.ir.Range.from_min_extent(_zero(var), extent))
-        self._analyzer.bind(lane, tvm.ir.Range.from_min_extent(_zero(lane), lanes))
+        self._analyzer = analyzer_of({**ranges, lane: (0, lanes)})
 
     def run(
         self, statement: Any, local: Sequence[Any], condition: Any | None = None
@@ -99,7 +96,10 @@ class VectorValues:
             self._values[statement.var] = self.keep(self.plain(statement.value, condition))
             return []
         if isinstance(statement, tirx.IfThenElse):
-            holds = unrolled(self._condition(statement.condition, condition))
+            holds = self.plain(statement.condition, condition)
+            if self._is_true(holds):
+                return self.run(statement.then_case, local, condition)
+            holds = self._known(holds)
             stores = self.run(statement.then_case, local, self._both(condition, holds))
             if statement.else_case is None:
                 return stores
@@ -176,8 +176,12 @@ class VectorValues:
             value = yield self._plain(node.value, condition)
             self._values[node.var] = self.keep(value)
             return (yield self._plain(node.body, condition))
-        if is_conditional(node):
-            return (yield self._choice(node, condition))
+        choice = choice_of(node)
+        # TVM guards what a `Select` reads, too (`RewriteUnsafeSelect`), but not in vectors.
+        if choice is not None and (
+            is_conditional(node) or any(map(self._reads_memory, choice[1:]))
+        ):
+            return (yield self._choice(*choice, condition))
         if isinstance(node, prim.And | prim.Or) and self._reads_memory(node.b):
             # The right side reads where the left one lets it.
             left = yield self._condition(node.a, condition)
@@ -204,13 +208,19 @@ class VectorValues:
         if node.source in self._values:
             return self._values[node.source]
         indices = []
-        for number, index in enumerate(node.indices):
-            index = yield self._plain(index, condition)
+        for number, given in enumerate(node.indices):
+            index = yield self._plain(given, condition)
             extent = static(node.source.shape[number])
             if condition is not None and not self._is_inside(index, extent):
-                index = tirx.Select(condition, index, _zero(index))
-            indices.append(index)
+                # In one expression with a choice on the same condition TVM would take it to hold.
+                indices.append(self.keep(tirx.Select(condition, index, _zero(index))))
+            else:
+                indices.append(index)
         return tirx.BufferLoad(node.source, indices)
+
+    def _is_true(self, condition: Any) -> bool:
+        """Whether a condition is known to hold in all lanes."""
+        return not nodes_in(condition, Load) and bool(self._analyzer.can_prove(condition))
 
     def _is_inside(self, index: Any, extent: int | None) -> bool:
         """Whether an index is known to be inside of an axis."""
@@ -218,17 +228,20 @@ class VectorValues:
             return False
         return bool(self._analyzer.can_prove(tirx.all(index >= 0, index < extent)))
 
-    def _choice(self, node: Expr, condition: Any | None) -> Recursion:
+    def _choice(
+        self, test: Expr, true_value: Expr, false_value: Expr, condition: Any | None
+    ) -> Recursion:
         """A choice: of two computed values, unless all lanes choose alike."""
-        holds = yield self._plain(node.args[0], condition)
+        holds = yield self._plain(test, condition)
+        if self._is_true(holds):
+            return (yield self._plain(true_value, condition))
         if not uses(holds, self._lane):
-            arms = []
-            for arm in node.args[1:]:
-                arms.append((yield self._plain(arm, condition)))
-            return tvm.ir.Call(node.op, [holds, *arms], attrs=node.attrs, ret_ty=node.ty)
+            chosen = yield self._plain(true_value, condition)
+            other = yield self._plain(false_value, condition)
+            return tirx.if_then_else(holds, chosen, other)
         holds = self._known(holds)
-        chosen = yield self._plain(node.args[1], self._both(condition, holds))
-        other = yield self._plain(node.args[2], self._both(condition, tirx.Not(holds)))
+        chosen = yield self._plain(true_value, self._both(condition, holds))
+        other = yield self._plain(false_value, self._both(condition, tirx.Not(holds)))
         return tirx.Select(holds, chosen, other)
 
     def _condition(self, condition: Any, outer: Any | None) -> Recursion:
@@ -247,7 +260,7 @@ class VectorValues:
 
 
 def lanes_of(extent: int, lanes: int) -> int:
-    """How many neighbors to compute side by side: a whole vector, or all if they are not too few."""
+    """How many neighbors to compute side by side: a vector, or all if they are not too few."""
     return lanes if extent >= lanes else extent if 4 * extent >= lanes else 1
 
 
@@ -278,6 +291,15 @@ def distinct(expressions: Sequence[Any]) -> list[Any]:
         if not any(tvm_ffi.structural_equal(each, other) for other in found):
             found.append(each)
     return found
+
+
+def analyzer_of(ranges: Mapping[Any, tuple[int, int]]) -> tvm.sym.Analyzer:
+    """What is known of variables whose first values, and those behind the last, are given."""
+    analyzer = tvm.sym.Analyzer()
+    for var, (start, end) in ranges.items():
+        first = tirx.const(start, str(var.ty))
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(first, end - start))
+    return analyzer
 
 
 def _int32(value: int) -> Any:

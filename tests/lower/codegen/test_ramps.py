@@ -46,3 +46,16 @@ def test_indices_stay_addresses():
     i, j = np.mgrid[:64, :512]
     expected = values[i, 2 * j] + values[i, 511 - j] + values[i, np.where(j < i, j, j + 1)]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_an_index_that_is_a_sum_of_a_number_of_each_lane():
+    """A row that data choose for each element, and the place in it: no address."""
+    x, row = tensor(32, 512), tensor(64, 512, dtype="int32")
+    y = te.compute((64, 512), lambda i, j: te.exp(x[row[i, j], j]))
+    library = built(x, row, y)
+    generator = np.random.default_rng(0)
+    values = generator.standard_normal((32, 512)).astype("float32")
+    rows = generator.integers(0, 32, (64, 512)).astype("int32")
+    found = tvm.runtime.tensor(np.zeros((64, 512), "float32"))
+    library["kernel"](tvm.runtime.tensor(values), tvm.runtime.tensor(rows), found)
+    np.testing.assert_allclose(found.numpy(), np.exp(values[rows, np.arange(512)]), rtol=2e-6)

@@ -1,0 +1,146 @@
+"""Sums along memory for neighboring results: a vector of partial sums for each, transposed at last.
+
+    for each 16 neighbors w:
+      for each vector of c:
+        for j in 16:                          straight code
+          sums[j][lanes] += a[i, c] * b[i + w + j, c]
+      y[i, w] = the sums of the lanes         16 of each at once
+
+Where results are no lanes, because what they read lies behind one another along the terms, adding
+up the lanes of each result alone would take longer than its products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import add
+from typing import Any
+
+from tvm import tirx
+
+from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, stride, substitute_values
+from ...ir.loops import (
+    block,
+    ceil_div,
+    fused,
+    index,
+    load,
+    loop,
+    loops,
+    scratch,
+    sequence,
+    store,
+    variable,
+)
+from ..kernels.blocked_sums import sum_in_blocks
+from ..kernels.contraction import fixed_iterators
+from .map import SMALL
+from .register_transpose import SIDES, transposed
+from .vector_unit import VectorUnit
+
+
+def nest_of(
+    stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit, small: int = SMALL
+) -> Any | None:
+    """The statement that sums as a stage does; None if it is no sum of that kind.
+
+    Parameters
+    ----------
+    stage : Stage
+    blocks : dict
+        The blocks (SBlockRealize) of the kernel, by name.
+    unit : VectorUnit
+    small : int
+        Points below which it is not worth other threads.
+    """
+    realize = blocks[stage.name]
+    if stage.work < small or stage.conditional or static(realize.predicate) != 1:
+        return None
+    lanes = unit.lanes(stage.dtype)
+    term = _term(stage)
+    if term is None or not SIDES[0] <= lanes <= SIDES[1] or not stage.spatial:
+        return None
+    across, along = stage.spatial[-1], stage.reduced[-1]
+    if any(axis.extent is None for axis in stage.axes):
+        return None
+    distances = [(stride(read, across.var), stride(read, along.var)) for read in stage.loads]
+    if (across.extent or 0) < lanes or (along.extent or 0) % lanes:
+        return None
+    if stride(stage.stores[0], across.var) != 1 or not _lie_along(distances):
+        return None
+    return _nest(stage, realize, term, lanes)
+
+
+def _term(stage: Stage) -> Any | None:
+    """What a stage adds for each of its terms; None if it does anything else."""
+    if len(stage.stores) != 1 or not stage.reduced or stage.dtype not in ("float32", "float64"):
+        return None
+    value, written = stage.values[0], stage.stores[0].buffer
+    if not isinstance(value, tirx.Add):
+        return None
+    for total, term in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(total, Load) and buffer_of(total).same_as(written):
+            return term
+    return None
+
+
+def _lie_along(distances: list[tuple[int | None, int | None]]) -> bool:
+    """Whether all reads go along the terms, and some are far apart from result to result."""
+    if not all(along in (0, 1) and across is not None for across, along in distances):
+        return False
+    return any(along == 1 and abs(across or 0) > 1 for across, along in distances)
+
+
+def _nest(stage: Stage, realize: Any, term: Any, lanes: int) -> Any:
+    """The nest, whose last square of results begins earlier where it would reach too far."""
+    across, along = stage.spatial[-1], stage.reduced[-1]
+    assert across.extent is not None and along.extent is not None
+    dtype = str(across.var.ty)
+    values = fixed_iterators(realize)
+    values |= {axis.var: variable(str(axis.var.name), dtype) for axis in stage.axes}
+    square, vector, lane = (variable(name, dtype) for name in ("square", "vector", "lane"))
+    start = square * index(lanes, dtype)
+    if across.extent % lanes:
+        start = tirx.min(start, index(across.extent - lanes, dtype))
+    values[along.var] = vector * index(lanes, dtype) + lane
+    sums = [scratch("sums", [lanes], stage.dtype) for _ in range(lanes)]
+
+    def each_lane(statement: Any) -> Any:
+        own = variable("lane", dtype)
+        return loop(own, lanes, substitute_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
+
+    begin = [each_lane(store(each, [lane], tirx.const(0, stage.dtype))) for each in sums]
+    updates = []
+    for number, each in enumerate(sums):
+        at = values | {across.var: start + index(number, dtype)}
+        added = load(each, [lane]) + substitute_values(term, at)
+        updates.append(each_lane(store(each, [lane], added)))
+    terms = [(values[axis.var], _extent(axis)) for axis in stage.reduced[:-1]]
+    terms.append((vector, along.extent // lanes))
+    summed = sum_in_blocks(loops(terms, sequence(*updates)))
+    zero = index(0, dtype)
+    ramp = tirx.Ramp(zero, index(1, dtype), lanes)
+    statements, columns = transposed([tirx.BufferLoad(each, [ramp]) for each in sums])
+    *outer, _ = stage.stores[0].indices
+    result = tirx.BufferStore(
+        stage.stores[0].buffer,
+        reduce(add, columns),
+        [
+            *(substitute_values(each, values) for each in outer),
+            tirx.Ramp(_last_index(stage, values, across, start), index(1, dtype), lanes),
+        ],
+    )
+    body = block(stage.name, *begin, summed, *statements, result, buffers=sums)
+    around = [(values[axis.var], _extent(axis)) for axis in stage.spatial[:-1]]
+    inner = loop(square, ceil_div(across.extent, lanes), body)
+    return fused(around, inner, tirx.ForKind.PARALLEL)
+
+
+def _last_index(stage: Stage, values: Mapping[Any, Any], across: Axis, start: Any) -> Any:
+    return substitute_values(stage.stores[0].indices[-1], {**values, across.var: start})
+
+
+def _extent(axis: Axis) -> int:
+    assert axis.extent is not None
+    return axis.extent

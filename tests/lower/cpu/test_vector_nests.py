@@ -1,0 +1,167 @@
+"""Blocks that TVM's primitives do not vectorize compute the same in vectors, and read no more."""
+
+import numpy as np
+import pytest
+from tvm import te, tirx
+from tvm.script import tirx as T
+
+import graphgrad as gg
+from graphgrad.lower.cpu.schedule import schedule_loops
+from tests.lower.kernel_programs import UNIT, run, tensor
+
+PLACES = np.random.default_rng(0).integers(-3, 67, (64, 512)).astype("int32")
+X = np.random.default_rng(1).standard_normal((64, 512)).astype("float32")
+TABLE = np.random.default_rng(2).standard_normal((64, 64)).astype("float32")
+
+
+def reads_of_a_table(make):
+    """What `make` computes of each element, its row of the table, and its place in it."""
+    x, place, table = tensor(64, 512), tensor(64, 512, dtype="int32"), tensor(64, 64)
+    y = te.compute((64, 512), lambda i, j: make(x[i, j], lambda k: table[i, k], place[i, j]))
+    runs = run([x, place, table], [y], values=[X, PLACES, TABLE])
+    runs.agree()
+    assert 16 in runs.vectors
+    return runs.scheduled[0]
+
+
+def test_reads_at_places_that_data_choose():
+    """The table lies in front of an unmapped page: a read behind its end would fault."""
+
+    def clamped(x, read, place):
+        return x * read(te.max(te.min(place, 63), 0))
+
+    rows = np.arange(64)[:, None]
+    expected = X * TABLE[rows, PLACES.clip(0, 63)]
+    np.testing.assert_allclose(reads_of_a_table(clamped), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("choose", [te.if_then_else, tirx.Select], ids=["branch", "select"])
+def test_reads_that_a_condition_keeps_inside(choose):
+    def inside(x, read, place):
+        return choose(tirx.all(place >= 0, place < 64), x * read(place), 7.0)
+
+    rows, is_inside = np.arange(64)[:, None], (PLACES >= 0) & (PLACES < 64)
+    expected = np.where(is_inside, X * TABLE[rows, PLACES.clip(0, 63)], 7)
+    np.testing.assert_allclose(reads_of_a_table(inside), expected, rtol=1e-6)
+
+
+def test_reads_under_conditions_that_read():
+    """The second condition reads where the first one lets it, and the value where both do."""
+    x, place, table = tensor(64, 512), tensor(64, 512, dtype="int32"), tensor(64, 64)
+    y = te.compute(
+        (64, 512),
+        lambda i, j: te.if_then_else(
+            tirx.all(place[i, j] >= 0, place[i, j] < 64, table[i, place[i, j]] > 0.0),
+            te.exp(table[i, place[i, j]]) * x[i, j],
+            x[i, j],
+        ),
+    )
+    run([x, place, table], [y], values=[X, PLACES, TABLE]).agree()
+
+
+def test_a_branch_around_a_sum():
+    @T.prim_func(s_tir=True)
+    def sums(
+        x: T.Buffer((64, 512), "float32"),
+        place: T.Buffer((64, 512), "int32"),
+        table: T.Buffer((64, 64), "float32"),
+        y: T.Buffer((64, 512), "float32"),
+    ):
+        for i, j, k in T.grid(64, 512, 3):
+            with T.sblock("sums"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    y[vi, vj] = T.float32(0)
+                cell: T.let = place[vi, vj] + vk
+                if cell >= 0 and cell < 64:
+                    y[vi, vj] = y[vi, vj] + table[vi, cell] * x[vi, vj]
+
+    x, place = tensor(64, 512), tensor(64, 512, dtype="int32")
+    table, y = tensor(64, 64), tensor(64, 512)
+    runs = run([x, place, table], [y], values=[X, PLACES, TABLE], make=lambda _: sums)
+    runs.agree()
+    rows, expected = np.arange(64)[:, None], 0
+    for k in range(3):
+        cell = PLACES + k
+        expected = expected + np.where(
+            (cell >= 0) & (cell < 64), TABLE[rows, cell.clip(0, 63)] * X, 0
+        )
+    np.testing.assert_allclose(runs.scheduled[0], expected, rtol=1e-4, atol=1e-5)
+    assert 16 in runs.vectors
+
+
+@pytest.mark.parametrize("length", [8, 24, 512])
+def test_rows_of_any_length(length):
+    """Narrow rows are vectors of their own length; what is left of a row is a short one."""
+    x, row = tensor(4096, length), tensor(2048, dtype="int32")
+    y = te.compute((2048, length), lambda i, j: x[row[i], j] * 2.0 + 1.0)
+    rows = np.random.default_rng(0).integers(0, 4096, 2048).astype("int32")
+    values = np.random.default_rng(1).standard_normal((4096, length)).astype("float32")
+    runs = run([x, row], [y], values=[values, rows])
+    runs.agree()
+    np.testing.assert_allclose(runs.scheduled[0], values[rows] * 2 + 1, rtol=2e-6)
+    assert min(length, 16) in runs.vectors
+
+
+def test_borders_are_apart():
+    """In the middle of a row no condition is left."""
+    ct, tap = tensor(16, 1000), tensor(9)
+    k = te.reduce_axis((0, tirx.IntImm("int64", 9)), "k")
+    y = te.compute(
+        tuple(tirx.IntImm("int64", n) for n in (16, 1008)),
+        lambda i, j: te.sum(
+            te.if_then_else(
+                tirx.all(j + k >= 8, j + k < 1008), ct[i, j + k - 8] * tap[te.abs(k - 4)], 0.0
+            ),
+            axis=k,
+        ),
+    )
+    runs = run([ct, tap], [y])
+    runs.agree()
+    inside, _ = runs.text.split("for vector in range")[2].split("compute[", 1)
+    assert "value_1" not in inside and 64 in runs.vectors  # no condition is kept
+
+
+def test_terms_that_choose_places_are_outside():
+    """The place is found once for all channels."""
+    image, down = tensor(8, 32, 64), tensor(32, 64)
+    c = te.reduce_axis((0, tirx.IntImm("int64", 8)), "c")
+    k = te.reduce_axis((0, tirx.IntImm("int64", 2)), "k")
+    y = te.compute(
+        (32, 64),
+        lambda i, j: te.sum(
+            image[c, te.max(te.min(te.floor(down[i, j]).astype("int32") + k, 31), 0), j],
+            axis=[c, k],
+        ),
+    )
+    runs = run([image, down], [y])
+    runs.agree()
+    assert "for k, c in T.grid" in runs.text
+
+
+def test_bits_of_integers_kept_in_local_memory():
+    """A hash of each position: integers that are bound, and run in vectors."""
+    x = tensor(64, 512)
+
+    def masked(i, j):
+        var = tirx.Var("bits", "uint32")
+        bits = (i * 512 + j).astype("uint32") * tirx.const(2654435761, "uint32")
+        bits = bits ^ (bits >> tirx.const(15, "uint32"))
+        keep = (var ^ (var >> tirx.const(13, "uint32"))) < tirx.const(1 << 31, "uint32")
+        return tirx.Let(var, bits, tirx.Select(keep, x[i, j] * 2.0, 0.0))
+
+    runs = run([x], [te.compute((64, 512), masked)], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "T.vectorized" in runs.text and 0.4 < (runs.scheduled[0] != 0).mean() < 0.6
+
+
+def test_what_cannot_be_in_vectors_stays():
+    """A divisor that is zero where the condition does not hold."""
+    x, n = tensor(64, 512), tensor(64, 512, dtype="int32")
+    y = te.compute(
+        (64, 512), lambda i, j: te.if_then_else(n[i, j] > 0, x[i, tirx.floormod(j, n[i, j])], 0.0)
+    )
+    n_values = np.random.default_rng(0).integers(-1, 9, (64, 512)).astype("int32")
+    runs = run([x, n], [y], values=[X, n_values])
+    runs.agree()
+    assert "T.vectorized" not in schedule_loops(runs.func, UNIT).script()
