@@ -102,13 +102,13 @@ class Coverage:
         }
 
     def __str__(self) -> str:
-        return f"{_table([*self.rows, *self.off_path])}\n{self._summary()}"
+        return f"{_table([*self.rows, *self.off_path])}\n{self.summary()}"
 
     def table(self) -> str:
         """The ops that need a gradient as text, a line for each."""
         return _table(self.rows)
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
         """The line below the table: what is missing."""
         if self.complete:
             return "nothing is missing"

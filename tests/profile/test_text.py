@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import graphgrad as gg
+from graphgrad import models
 from graphgrad.profile.memory import LiveTensor, MemoryTimeline
 from graphgrad.profile.profile import KernelTime, Profile
 from graphgrad.profile.text import (
@@ -15,6 +16,7 @@ from graphgrad.profile.text import (
     timing_text,
     write_profile_figure,
 )
+from graphgrad.report.graph import Subject
 from tests.peers import peer
 
 PROFILE = Profile(
@@ -40,6 +42,7 @@ PROFILE = Profile(
             LiveTensor("weight", 1_000_000, "argument", None),
         ),
     ),
+    subject=Subject(gg.from_onnx(models.mlp((4, 3))), ()),
 )
 
 
