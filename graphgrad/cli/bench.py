@@ -8,7 +8,8 @@ import json
 from ..errors import ArgumentError
 from ..frontend.onnx_import import from_onnx
 from ..profile.profile import profile
-from ..profile.text import check_figure_path, profile_text, timing_text, write_profile_figure
+from ..profile.text import check_figure_path, timing_text, write_profile_figure
+from ..report.table import show
 from ..train.step import train_step
 from .sample_batch import sample_batch
 
@@ -34,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         facts = step_profile.facts() if arguments.profile else step_profile.timing_facts()
         print(json.dumps({"model": arguments.model, **facts}))
     else:
-        print(profile_text(step_profile) if arguments.profile else timing_text(step_profile))
+        show(step_profile if arguments.profile else timing_text(step_profile))
     return 0

@@ -16,16 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import tvm
 import tvm_ffi
+from rich.console import Group
 from tvm import relax
 
 from ..errors import ArgumentError
 from ..report.graph import Subject
+from ..report.table import plain
 from ..train.inputs import Inputs
 from ..train.step import TrainStep
 from .html import report_page, write_report
 from .memory import MemoryTimeline, memory_timeline
 from .origins import KernelCall, Origin, OriginRecorder
-from .text import profile_text
+from .text import profile_tables
 
 UNKNOWN = "unknown"
 
@@ -214,8 +216,11 @@ class Profile:
             write_report(path, text, self)
         return text
 
+    def __rich__(self) -> Group:
+        return profile_tables(self)
+
     def __str__(self) -> str:
-        return profile_text(self)
+        return plain(self)
 
 
 def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int = 10) -> Profile:

@@ -26,9 +26,12 @@ def test_plain_line_per_epoch(label, start):
     assert play(io.StringIO(), label) == start + rest
 
 
-def test_moving_line_on_a_terminal():
+def test_moving_line_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     text = play(Terminal(), "twin")
-    assert "\rtwin: step 4/4, loss 0.3750, accuracy 75.00 %, 1,234 images/s [" in text
+    assert "twin: step 2/4" in text
+    assert "twin: step 4/4, loss 0.3750, accuracy 75.00 %, 1,234 images/s 0:00:0" in text
 
 
 @pytest.mark.parametrize(
