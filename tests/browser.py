@@ -71,16 +71,17 @@ class Browser:
         none = {"latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         self._send("Network.emulateNetworkConditions", offline=True, **none)
 
-    def open(self, path: Path, fragment: str = "") -> None:
+    def open(self, path: Path) -> None:
         """Open a file, and wait until it is loaded."""
         self._seen.clear()
-        self._send("Page.navigate", url=f"{path.resolve().as_uri()}{fragment}")
+        self._send("Page.navigate", url=path.resolve().as_uri())
         while "Page.loadEventFired" not in self._seen:
             self._receive()
 
     def run(self, script: str):
-        """Evaluate an expression in the page, and return its value."""
-        done = self._send("Runtime.evaluate", expression=script, returnByValue=True)
+        """Evaluate an expression in the page, and return its value, or what it promises."""
+        options = {"returnByValue": True, "awaitPromise": True}
+        done = self._send("Runtime.evaluate", expression=script, **options)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 

@@ -160,7 +160,7 @@ def _classes(profile: Profile) -> list[RenderableType]:
     total = profile.kernel_seconds or 1.0
     classes = profile.classes
     largest = (classes[0].seconds if classes else 0.0) or 1.0
-    rows = [
+    rows: list[list[RenderableType]] = [
         [
             class_time.phase,
             _short(class_time.op_class),

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-BOX = (190.0, 36.0)
+BOX = (210.0, 36.0)
 """Width and height of a node."""
 
 ROW = 62.0
@@ -132,11 +132,12 @@ class _Slots:
         x = dict.fromkeys(range(self._count + len(self._lanes)), 0.0)
         for row in self.rows:
             self._spread(row, x, x)
+        # Downwards last, so that what follows one node stands right below it.
         for _ in range(_ROUNDS):
-            for row in self.rows:
-                self._spread(row, self._means(row, self.above, x), x)
             for row in reversed(self.rows):
                 self._spread(row, self._means(row, self.below, x), x)
+            for row in self.rows:
+                self._spread(row, self._means(row, self.above, x), x)
         return list(x.values())
 
     def _means(

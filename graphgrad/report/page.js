@@ -69,7 +69,10 @@ const figuresOf = {
   time: (number) => profile?.node_seconds[number] ?? 0,
   memory: (number) => profile?.node_bytes[number] ?? 0,
 };
-const textOf = { time: milliseconds, memory: megabytes };
+const textOf = {
+  time: (seconds) => `${(1e3 * seconds).toPrecision(3)} ms`,
+  memory: (bytes) => `${(bytes / 1e6).toPrecision(3)} MB`,
+};
 
 /** From white over orange to red; the root shows small figures beside large ones. */
 function heat(share) {
@@ -145,10 +148,9 @@ function way(source, target, lanes) {
   return parts.join("");
 }
 
-/** Text that fits into a width; of names the end tells most. */
-function fitted(text, characters) {
-  return text.length <= characters ? text : `…${text.slice(1 - characters)}`;
-}
+/** Text of at most so many characters; of names the end tells most. */
+const beginning = (text, most) => (text.length <= most ? text : `${text.slice(0, most - 1)}…`);
+const end = (text, most) => (text.length <= most ? text : `…${text.slice(1 - most)}`);
 
 function drawGraph() {
   for (const [source, target, lanes] of graph.edges) {
@@ -165,8 +167,8 @@ function drawGraph() {
     group.append(
       shape("title", {}, `${node.op} ${node.name}`),
       shape("rect", { width: boxWidth, height: boxHeight }),
-      shape("text", { class: "op", x: 8, y: 15 }, fitted(node.op, 17)),
-      shape("text", { class: "name", x: 8, y: 29 }, fitted(node.name, 31)),
+      shape("text", { class: "op", x: 8, y: 15 }, beginning(node.op, 19)),
+      shape("text", { class: "name", x: 8, y: 29 }, end(node.name, 34)),
       shape("text", { class: "figure", x: boxWidth - 7, y: 15 }),
     );
     group.addEventListener("click", () => choose(number, false));
@@ -175,7 +177,7 @@ function drawGraph() {
   });
   byId("graph").append(picture);
   setZoom(1);
-  byId("graph").scrollLeft = (byId("graph").scrollWidth - byId("graph").clientWidth) / 2;
+  if (nodes.length) byId("graph").scrollLeft = nodes[0].place[0] - byId("graph").clientWidth / 2;
 }
 
 /** Zoom; the point of the view at (x, y) stays where it is. */
@@ -229,6 +231,12 @@ function choose(number, show = true) {
   describe(number);
 }
 
+/** Choose the node that the address names behind its #, if it names one. */
+function chooseLinked() {
+  const linked = nodes.findIndex((node) => `#${encodeURIComponent(node.name)}` === location.hash);
+  if (linked >= 0) choose(linked);
+}
+
 function describe(number) {
   const node = nodes[number];
   const list = (title, entries) =>
@@ -254,7 +262,7 @@ function describe(number) {
       kernels.map(
         (kernel) =>
           `${milliseconds(kernel.seconds)}, ${kernel.phase}: ${kernel.op_class}` +
-          (kernel.nodes.length > 1 ? ` (with ${kernel.nodes.length - 1} other nodes)` : ""),
+          (kernel.nodes.length > 1 ? ` (and ${kernel.nodes.length - 1} more)` : ""),
       ),
     ),
     ...(bytes ? [element("p", {}, `${megabytes(bytes)} of it in use at the peak`)] : []),
@@ -394,13 +402,16 @@ function nothing(section, text) {
 }
 
 const SLOWEST = 25;
+const PLACES = 12;
 
 function listSlowest() {
   if (!profile) return nothing(byId("nodes"), facts.why_no_profile);
-  const seconds = Object.entries(profile.node_seconds).sort((a, b) => b[1] - a[1]);
+  const seconds = Object.entries(profile.node_seconds)
+    .map(([number, time]) => [Number(number), time])
+    .sort((a, b) => b[1] - a[1]);
   if (!seconds.length) return nothing(byId("nodes"), "not known: the model comes from no file");
   const rows = seconds.slice(0, SLOWEST).map(([number, time]) => {
-    const kernels = profile.kernels.filter((kernel) => kernel.nodes.includes(Number(number)));
+    const kernels = profile.kernels.filter((kernel) => kernel.nodes.includes(number));
     const alone = kernels.filter((kernel) => kernel.nodes.length === 1);
     const own = alone.reduce((sum, kernel) => sum + kernel.seconds, 0);
     const bars = bar(time, seconds[0][1]);
@@ -444,7 +455,8 @@ function listUntrained() {
     table(
       ["operator", "calls", "gradient", "why", "where"],
       ended.map(({ op, count, provenance, reason, where }) => {
-        return [op, count, ORIGINS[provenance][1], reason, where.join(", ")];
+        const more = where.length > PLACES ? ` and ${where.length - PLACES} more` : "";
+        return [op, count, ORIGINS[provenance][1], reason, where.slice(0, PLACES).join(", ") + more];
       }),
     ),
   );
@@ -473,6 +485,6 @@ listSlowest();
 listClasses();
 listUntrained();
 listNotes();
-const linked = nodes.findIndex((node) => `#${encodeURIComponent(node.name)}` === location.hash);
-if (linked >= 0) choose(linked);
-else nothing(byId("details"), "Choose a node to see its gradient, kernels and weights.");
+nothing(byId("details"), "Choose a node to see its gradient, kernels and weights.");
+chooseLinked();
+window.addEventListener("hashchange", chooseLinked);

@@ -45,7 +45,7 @@ def table(
         The columns that are aligned to the right; by default all but the first.
     """
     right = range(1, len(header)) if right is None else right
-    drawn = Table(box=_RULE, show_edge=False, pad_edge=False)
+    drawn = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column, title in enumerate(header):
         is_right = column in right
         drawn.add_column(title, justify="right" if is_right else "left", no_wrap=is_right)

@@ -8,20 +8,20 @@ from graphgrad.report.table import plain, show, table
 
 def test_figures_stand_to_the_right():
     assert plain(table(["op", "count"], [["add", "1"], ["multiply", "12"]])).splitlines() == [
-        "op         count",
-        "--------- ------",
-        "add            1",
-        "multiply      12",
+        "op        count",
+        "--------- -----",
+        "add           1",
+        "multiply     12",
     ]
 
 
 def test_chosen_columns_and_no_trailing_blanks():
     text = plain(table(["op", "n", "where"], [["add", "1", "here"], ["mul", "2", ""]], right=[1]))
-    assert text.splitlines()[2:] == ["add   1  here", "mul   2"]
+    assert text.splitlines()[2:] == ["add  1  here", "mul  2"]
 
 
 def test_no_rows():
-    assert plain(table(["a", "b"], [])).split() == ["a", "b", "--", "--"]
+    assert plain(table(["a", "b"], [])).split() == ["a", "b", "--", "-"]
 
 
 def test_names_are_not_taken_for_markup():
