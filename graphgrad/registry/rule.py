@@ -216,6 +216,8 @@ def _add(rule: Rule) -> None:
     else:
         _check_function(rule)
         tables = _FUNCTION_RULES
+    if rule.kind == "general":
+        _check_signature(rule)
     rules = tables["plug-in" if is_loading() else rule.origin]
     earlier = rules.get(rule.op)
     # The same rule again, as of a module that is reloaded, takes its own place.
@@ -271,8 +273,6 @@ def _decorator(
 ) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         takes_attributes = "attrs" in _signature(op, function).parameters
-        if kind == "general":
-            _check_signature(op, function)
         origin = _origin(function.__module__)
         _add(Rule(op, kind, function, tuple(samples), origin, singular, takes_attributes))
         return function
@@ -294,14 +294,15 @@ def _signature(op: str, function: Function) -> inspect.Signature:
         raise RuleError(f"the rule for {op} is {function!r}, not a function of Python") from error
 
 
-def _check_signature(op: str, function: Function) -> None:
+def _check_signature(rule: Rule) -> None:
     """Raise `RuleError` unless a function can be called as a rule of the general form is."""
-    signature = _signature(op, function)
+    assert rule.function is not None
+    signature = _signature(rule.op, rule.function)
     try:
         signature.bind(*_GENERAL)
     except TypeError as error:
         raise RuleError(
-            f"{location_of(function)}: the rule for {op} takes {signature}, and is called with "
+            f"{rule.location}: the rule for {rule.op} takes {signature}, and is called with "
             f"({', '.join(_GENERAL)})"
         ) from error
 
