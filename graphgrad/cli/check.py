@@ -167,6 +167,4 @@ def _cells(part: PartCheck) -> list[str]:
     """A part's row of the table."""
     if part.mismatch is not None:
         return ["WRONG", "", part.precision, part.label, str(part.mismatch)]
-    remarks = [part.note, part.kink_text]
-    text = "; ".join(remark for remark in remarks if remark)
-    return ["ok", f"{part.error:.1e}", part.precision, part.label, text]
+    return ["ok", f"{part.error:.1e}", part.precision, part.label, "; ".join(part.remarks)]

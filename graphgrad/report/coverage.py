@@ -184,7 +184,9 @@ def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
     for var, value in program.bindings:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
-            occurrences[_provenance(activity, var, value), name].append(location(var, value))
+            occurrences[_provenance(program, activity, var, value), name].append(
+                location(var, value)
+            )
             if var in activity.missing:
                 reasons[name].append(activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
@@ -213,7 +215,7 @@ def _rows(
     return rows
 
 
-def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
+def _provenance(program: Program, activity: Activity, var: Any, value: Any) -> Provenance:
     """The origin of a call's gradient, or why it has none."""
     if var in activity.missing:
         return "missing"
@@ -221,7 +223,7 @@ def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
         return activity.rules[var].origin
     # On the way from the inputs, but cut off there: no cotangent reaches what it reads.
     varied = any(source in activity.varied for source in variables_in(value))
-    if varied and stops_derivatives(value) and _is_float_value(var.ty):
+    if varied and stops_derivatives(program, value) and _is_float_value(var.ty):
         return "nondifferentiable"
     return "not needed"
 

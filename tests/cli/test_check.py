@@ -77,6 +77,22 @@ def test_wrong_node_in_json(path, capsys, wrong_relu):
     assert len(mismatch["index"]) == 2
 
 
+def test_rules_of_users_are_told(path, capsys):
+    gg.register_gradient("relax.nn.relu")(lambda i, o, cts, a: [cts[0] * relax.op.sign(o[0])])
+    try:
+        assert main(["check", path, "--json"]) == 0
+        assert main(["check", path]) == 0
+    finally:
+        unregister("relax.nn.relu")
+    output = capsys.readouterr().out.splitlines()
+    parts = [json.loads(line) for line in output[:4]]
+    assert [part["rule"] is None for part in parts] == [True, False, True, True]
+    assert "test_check.py:" in parts[1]["rule"]
+    assert parts[1]["speed"]["ratio"] > 0
+    assert parts[0]["speed"] is None
+    assert [line for line in output if "with the rule, value and gradient take" in line]
+
+
 def test_inputs_from_a_file(path, tmp_path, capsys):
     (name,) = gg.from_onnx(path).inputs
     np.savez(tmp_path / "data.npz", **{name: np.ones((2, 4), "float32")})
