@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import tvm
+from rich.console import Group
+from rich.table import Table
 from tvm import relax
 
 from ..autodiff.activity import (
@@ -27,7 +29,7 @@ from ..frontend.model import Model
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import is_float
-from .table import table
+from .table import plain, table
 
 Provenance = Literal["hand", "derived", "user", "nondifferentiable", "missing", "not needed"]
 
@@ -101,14 +103,17 @@ class Coverage:
             "off_path": [asdict(row) for row in self.off_path],
         }
 
+    def __rich__(self) -> Group:
+        return Group(_table([*self.rows, *self.off_path]), self.summary())
+
     def __str__(self) -> str:
-        return f"{_table([*self.rows, *self.off_path])}\n{self._summary()}"
+        return plain(self)
 
     def table(self) -> str:
         """The ops that need a gradient as text, a line for each."""
-        return _table(self.rows)
+        return plain(_table(self.rows))
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
         """The line below the table: what is missing."""
         if self.complete:
             return "nothing is missing"
@@ -228,8 +233,8 @@ def _is_float_value(ty: Any) -> bool:
     return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
 
 
-def _table(rows: Sequence[Row]) -> str:
-    """Rows as a table of text."""
+def _table(rows: Sequence[Row]) -> Table:
+    """Rows as a table."""
     lines = [[row.op, str(row.count), row.provenance, _where_text(row)] for row in rows]
     return table(["op", "count", "gradient", "where"], lines, right=[1])
 

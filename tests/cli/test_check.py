@@ -44,6 +44,7 @@ def test_plain_text(path, capsys):
 
 def test_table_on_a_terminal(path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # without colors
     assert main(["check", path]) == 0
     header = capsys.readouterr().out.splitlines()[0]
     assert header.split() == ["gradient", "error", "dtype", "of", "remarks"]
