@@ -15,6 +15,14 @@ PAGES = {name: f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"
 PAGES["README"] = "index.md"
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
+RETURNED = {
+    "check_grads": "check.result.GradientCheck",
+    "coverage": "report.coverage.Coverage",
+    "profile": "profile.profile.Profile",
+    "train_step": "train.step.TrainStep",
+}
+"""What some functions return, which has no public name: described on their pages."""
+
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
@@ -32,7 +40,8 @@ def on_files(files, config):
     for path in NOTEBOOKS.glob("*.ipynb"):
         files.append(File.generated(config, f"{path.stem}.md", content=_notebook(path)))
     for name in public_names():
-        files.append(File.generated(config, f"api/{name}.md", content=f"::: graphgrad.{name}\n"))
+        text = "\n".join(f"::: graphgrad.{n}\n" for n in (name, RETURNED.get(name)) if n)
+        files.append(File.generated(config, f"api/{name}.md", content=text))
     return files
 
 

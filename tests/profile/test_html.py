@@ -209,7 +209,7 @@ def test_what_has_no_gradient_is_told(view, monkeypatch):
 
     take_away(monkeypatch, "relax.nn.relu")
     browser = view(page_of(gg.from_onnx(models.mlp((4, 5, 3)))))
-    assert "1 nodes have none" in browser.run("document.getElementById('tiles').innerText")
+    assert "missing at 1 node(s)" in browser.run("document.getElementById('tiles').innerText")
     assert "missing" in browser.run("document.getElementById('legend').innerText")
     assert "relax.nn.relu" in browser.run("document.getElementById('untrained').innerText")
 
