@@ -22,4 +22,4 @@ def test_example_runs(index, monkeypatch):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 5
+    assert len(EXAMPLES) >= 6

@@ -74,7 +74,8 @@ def test_wheel_holds_every_source_and_the_data(wheel):
     missing = {path.as_posix() for path in sources} - names
     assert not missing
     data = {"graphgrad/models/data/digits.npz", "graphgrad/models/data/README.md"}
-    assert data | {"graphgrad/py.typed"} <= names
+    page = {f"graphgrad/report/page.{ending}" for ending in ("html", "css", "js")}
+    assert data | page | {"graphgrad/py.typed"} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"graphgrad"}
 
 

@@ -18,12 +18,14 @@ from tvm import relax
 
 from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
 from ..ir.calls import callee
+from ..ir.kernel_names import given_name, loop_carries
 from ..ir.program import Program, variables_in
 from ..ir.provenance import read
 from ..ir.tensor import is_float
 from ..registry.rule import Rule, find, find_function
 from .branches import branch_programs
 from .derive import derive_rule
+from .loop_rules import of_steps
 from .overwriting import overwriting
 from .te_gradients import te_gradient_rule
 from .written_out import written_out
@@ -151,11 +153,11 @@ def op_name(value: Any) -> str:
     return f"call of {operator}"
 
 
-def stops_derivatives(value: Any) -> bool:
+def stops_derivatives(program: Program, value: Any) -> bool:
     """Whether a binding's value is a call of an op that was declared not differentiable."""
     if not isinstance(value, relax.Call):
         return False
-    rule = _registered(value)
+    rule = _registered(program, value)
     return rule is not None and rule.kind == "nondifferentiable"
 
 
@@ -214,7 +216,7 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
     needed = {v for v in variables_in(program.result) if v in varied and has_cotangent(v.ty)}
     # Last first: all readers of a variable are visited before the binding that makes it.
     for var, value in reversed(program.bindings):
-        if var not in needed or stops_derivatives(value):
+        if var not in needed or stops_derivatives(program, value):
             continue
         reads = [source for source in variables_in(value) if source in varied]
         if not reads:
@@ -225,7 +227,9 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
                 rules[var] = _rule(program, var, value)
             except MissingGradientError as error:
                 missing[var] = op_name(value)
-                reasons[var] = str(error)
+                rule = read(value.span).rule
+                where = f"; the rule at {rule} computes its gradient with it" if rule else ""
+                reasons[var] = f"{error}{where}"
     # A composite is replaced by other ops, and the program is then surveyed again.
     composites = {var for var, rule in rules.items() if rule.kind == "composite"}
     for var, call, argument in overwriting(program, {*rules, *missing}):
@@ -246,7 +250,9 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
     MissingGradientError
         There is none; the error says why.
     """
-    rule = _registered(value, hand=program.rules != "derived") or te_gradient_rule(value)
+    rule = _registered(program, value)
+    if rule is None or not rule.serves(program.rules):
+        rule = te_gradient_rule(value)
     if rule is not None:
         return rule
     if var not in program.derived:
@@ -260,19 +266,26 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
     return program.derived[var]
 
 
-def _registered(value: Any, hand: bool = True) -> Rule | None:
+def _registered(program: Program, value: Any) -> Rule | None:
     """The registered rule of a binding's value; None if there is none.
 
-    A rule for the function that it calls by name comes before one for its op. Without `hand`,
-    graphgrad's own rules for ops are left out.
+    A rule for the function that it calls by name comes before one for its op.
     """
     if not isinstance(value, relax.Call):
         return None
-    name = callee(value)
+    kernel = _kernel(program, value)
+    name = given_name(kernel) or callee(value)
     rule = find_function(name) if name and not _is_own_kernel(value) else None
-    if rule is None and isinstance(value.op, tvm.ir.Op):
-        rule = find(value.op.name, hand=hand)
-    return rule
+    if rule is not None:
+        carries = loop_carries(kernel)
+        return rule if carries is None else of_steps(rule, carries)
+    return find(value.op.name) if isinstance(value.op, tvm.ir.Op) else None
+
+
+def _kernel(program: Program, call: Any) -> Any:
+    """The kernel that is called; None if it is no kernel of the program."""
+    target = call.args[0] if callee(call) and call.args else None
+    return program.kernels.get(target) if isinstance(target, tvm.ir.GlobalVar) else None
 
 
 def _is_own_kernel(call: Any) -> bool:
@@ -318,7 +331,7 @@ def _refuse_missing(activity: Activity, where: str = "") -> None:
 def _varied(program: Program, varied: set[Any]) -> set[Any]:
     """The variables that depend on some variables; the set is extended."""
     for var, value in program.bindings:
-        if var in varied or not _can_depend(var.ty) or stops_derivatives(value):
+        if var in varied or not _can_depend(var.ty) or stops_derivatives(program, value):
             continue
         if any(source in varied for source in variables_in(value)):
             varied.add(var)

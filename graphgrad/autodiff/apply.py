@@ -72,19 +72,22 @@ def _answer(
     rule: Rule, inputs: list[Any], value: Any, cotangent: Cotangent, attributes: Attributes
 ) -> Sequence[Any]:
     """Call a rule's function as its kind demands; its result for each input."""
-    function = rule.function
-    assert function is not None, "activity asks for no rule that is not differentiable"
     if rule.kind == "general":
         outputs = value if isinstance(value, list) else [value]
-        results = function(inputs, outputs, _fill_missing(cotangent, outputs), attributes)
+        results = rule.call(inputs, outputs, _fill_missing(cotangent, outputs), attributes)
+        if results is None:
+            raise RuleError(
+                f"{rule.location}: the rule for {rule.op} returned nothing; return a list of one "
+                "cotangent for each input, None where not differentiable"
+            )
         return results if isinstance(results, tuple | list) else (results,)
     keyword = {"attrs": attributes} if rule.takes_attributes else {}
     if rule.kind == "elementwise":
-        results = function(*inputs, value, **keyword)
+        results = rule.call(*inputs, value, **keyword)
     elif rule.kind == "linear":
-        results = function(*map(_type_only, inputs), cotangent, **keyword)
+        results = rule.call(*map(_type_only, inputs), cotangent, **keyword)
     else:
-        results = function(*inputs, cotangent, **keyword)
+        results = rule.call(*inputs, cotangent, **keyword)
     # A list is the result for one input that is a tuple.
     return results if isinstance(results, tuple) else (results,)
 
@@ -151,9 +154,15 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
         return op.sum_to(value, primal.shape).astype(primal.dtype)
     except RuleError as error:
         raise RuleError(
-            f"{rule.location}: the rule for {rule.op} returned a cotangent of shape "
-            f"{value.shape} for input {index} of shape {primal.shape}: {error}"
+            f"{rule.location}: the rule for {rule.op} returned a cotangent of "
+            f"{_shape_text(value)} for input {index} of shape {primal.shape}: {error}"
         ) from error
+
+
+def _shape_text(value: Tensor) -> str:
+    """The shape of a tensor in words."""
+    is_known = isinstance(value.ty.shape, relax.ShapeExpr)
+    return f"shape {value.shape}" if is_known else "unknown shape"
 
 
 def _emitted(rule: Rule, emitter: Emitter, index: int, result: Any) -> Tensor:
@@ -164,7 +173,8 @@ def _emitted(rule: Rule, emitter: Emitter, index: int, result: Any) -> Tensor:
     RuleError
         It is no expression of a tensor.
     """
-    value = emitter.emit(result) if isinstance(result, relax.Expr) else None
+    with rule.named_errors():
+        value = emitter.emit(result) if isinstance(result, relax.Expr) else None
     if not isinstance(value, Tensor):
         raise RuleError(
             f"{rule.location}: the rule for {rule.op} returned {type(result).__name__} for input "

@@ -192,7 +192,7 @@ class Mutations:
         """The variables through which values with derivatives reach the results."""
         carriers = {v for v in variables_in(self.program.result) if has_cotangent(v.ty)}
         for var, value in reversed(self.program.bindings):
-            if var in carriers and not stops_derivatives(value):
+            if var in carriers and not stops_derivatives(self.program, value):
                 carriers.update(variables_in(value))
         return carriers
 

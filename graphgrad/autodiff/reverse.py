@@ -23,7 +23,7 @@ from ..ir.program import Program, emit_program, substitute, variables_in
 from ..ir.provenance import gradient_span, read
 from ..ir.tensor import Emitter, type_shape
 from ..ir.write import write_function
-from ..registry.rule import Rule
+from ..registry.rule import Rule, user_rule
 from .activity import Activity, analyze, has_cotangent
 from .apply import Cotangent, apply_rule
 from .branches import branch_programs, emit_branch, materialized
@@ -269,8 +269,10 @@ def _span(value: Any, rule: Rule) -> Any:
     Where a call stands in the form of a composite, a rule of graphgrad's for it counts as of the
     composite's origin.
     """
-    origin = read(value.span).origin if rule.origin == "hand" else None
-    return gradient_span(value.span, origin or rule.origin)
+    source = read(value.span)
+    if rule.origin == "hand" and source.origin is not None:
+        return gradient_span(value.span, source.origin, rule=source.rule)
+    return gradient_span(value.span, rule.origin, rule=user_rule(rule))
 
 
 def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:

@@ -24,7 +24,7 @@ from ..ir.tensor import Emitter, Tensor, same_shape
 from ..ir.visits import nodes_in
 from ..ops.legalize import lowering_of
 from ..registry.attributes import Attributes
-from ..registry.rule import Rule
+from ..registry.rule import Rule, user_rule
 from ..tvm_fixes.hooks import identity
 
 
@@ -105,8 +105,7 @@ def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> Written
         with emitter.at(span, var.name):
             inputs = [emitter.lift(argument) for argument in data_of(call)]
             keyword = {"attrs": Attributes(call.attrs)} if rule.takes_attributes else {}
-            assert rule.function is not None
-            value = _expression(rule, var.ty, rule.function(*inputs, **keyword))
+            value = _expression(rule, var.ty, rule.call(*inputs, **keyword))
         builder.emit_func_output(value)
     module = builder.get()
     body = module["composite"].body
@@ -121,7 +120,7 @@ def _span(rule: Rule, call: Any) -> Any:
     """The span of a form's calls; it tells the origin of a rule that is not graphgrad's."""
     if rule.origin == "hand":
         return call.span
-    return gradient_span(call.span, rule.origin, primal=True)
+    return gradient_span(call.span, rule.origin, primal=True, rule=user_rule(rule))
 
 
 def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:

@@ -72,23 +72,29 @@ def compile_function(
 
 
 class PartCompiler:
-    """A compiler of a function's parts: several at once, and parts that are equal only once."""
+    """A compiler of a function's parts: several at once, and parts that are equal only once.
+
+    Attributes
+    ----------
+    keys : list
+        For each part what it shares with those that are equal to it.
+    """
 
     def __init__(self, parts: Sequence[Part], order: int):
         self._parts = parts
         self._order = order
-        self._keys = [_key(part) for part in parts]
+        self.keys = [_key(part) for part in parts]
         self._compiled: dict[Any, Compiled] = {}
 
     def __getitem__(self, index: int) -> Compiled:
         """A part, compiled together with some of those that follow it."""
-        if self._keys[index] not in self._compiled:
+        if self.keys[index] not in self._compiled:
             batch: dict[Any, Part] = {}
-            for key, part in zip(self._keys[index:], self._parts[index:], strict=True):
+            for key, part in zip(self.keys[index:], self._parts[index:], strict=True):
                 if key not in self._compiled and len(batch) < _TOGETHER:
                     batch.setdefault(key, part)
             self._compile(batch)
-        return self._compiled[self._keys[index]]
+        return self._compiled[self.keys[index]]
 
     def _compile(self, parts: dict[Any, Part]) -> None:
         """Compile some parts, by key: all that can be promoted in one module, others alone."""
@@ -114,7 +120,8 @@ class PartCompiler:
 
 def _key(part: Part) -> Any:
     """A key that parts share if they have equal functions and differentiate the same inputs."""
-    return tvm_ffi.StructuralKey(part.mod[part.name]), tuple(part.positions)
+    function = part.mod[part.name].without_attr("global_symbol")
+    return tvm_ffi.StructuralKey(function), tuple(part.positions)
 
 
 def _differentiated(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,11 @@ from .machine import Machine
 from .parts import VALUES, Part, split, values_function
 from .point import check_orders
 from .result import PartCheck
+from .speed import Speed, measure_speed
 from .subject import Subject
+
+_MOST_SECONDS = 20.0
+"""Seconds in a check after which the speed of no further rule is measured."""
 
 Progress = Callable[[int, int, str], None]
 """Called with how many parts are done, how many there are, and the label of the next."""
@@ -61,16 +67,43 @@ def check_function(
     # The last part is the whole, so that of a small function there is one compilation.
     whole = Part(subject.name, None, "", [], subject.mod, program.params, positions)
     compiler = PartCompiler([*parts, whole], settings.order)
+    speeds = _Speeds()
     for index, part in enumerate(parts):
         progress(index, total, part.label)
         sources = [source.name for source in part.sources]
         point = [values[source] for source in part.sources]
-        run = _Run(part.label, part.positions, sources, settings, ", ".join(part.ops), part.node)
-        yield run.check(compiler[index], point)
+        ops = ", ".join(part.ops)
+        run = _Run(part.label, part.positions, sources, settings, ops, part.node, part.rule)
+        checked = run.check(compiler[index], point)
+        if part.rule is not None and checked.mismatch is None:
+            checked = replace(checked, speed=speeds.of(compiler.keys[index], part, point))
+        yield checked
     progress(len(parts), total, subject.label)
     run = _Run(subject.label, positions, names, settings)
     yield run.check(compiler[len(parts)], subject.arrays)
     progress(total, total, "")
+
+
+class _Speeds:
+    """The speed of users' rules: of parts that are equal it is measured once.
+
+    Attributes
+    ----------
+    seconds : float
+        What is left for measuring; each compiles two gradients.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = _MOST_SECONDS
+        self._measured: dict[Any, Speed | None] = {}
+
+    def of(self, key: Any, part: Part, arrays: Arrays) -> Speed | None:
+        """The speed of the rules of a part at some values; None once time is up."""
+        if key not in self._measured and self.seconds > 0:
+            start = time.perf_counter()
+            self._measured[key] = measure_speed(part.mod, part.name, part.positions, arrays)
+            self.seconds -= time.perf_counter() - start
+        return self._measured.get(key)
 
 
 @dataclass(frozen=True)
@@ -83,13 +116,20 @@ class _Run:
     settings: Settings
     op: str | None = None
     node: str | None = None
+    rule: str | None = None
 
     def check(self, compiled: Compiled, arrays: Arrays) -> PartCheck:
         """Check a compiled function at values in its original dtypes."""
         point = compiled.point(arrays)
         result = PartCheck(
-            self.label, precision_of(point).name, op=self.op, node=self.node, note=compiled.note
+            self.label,
+            precision_of(point).name,
+            op=self.op,
+            node=self.node,
+            note=compiled.note,
+            rule=self.rule,
         )
+        rule = "" if self.rule is None else f", by the rule at {self.rule}"
         settings = self.settings
         try:
             checks = check_orders(
@@ -98,7 +138,7 @@ class _Run:
                 point,
                 settings.order,
                 np.random.default_rng(settings.seed),
-                self.label,
+                f"{self.label}{rule}",
                 positions=self.positions,
                 names=self.names,
                 tolerances=settings.tolerances,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,11 @@ class Machine:
     def call(self, name: str, inputs: Arrays) -> Arrays:
         """Call a function; return its results, flattened out of tuples."""
         return flat(self._vm[name](*map(to_tensor, inputs)))
+
+    def caller(self, name: str, inputs: Arrays) -> Callable[[], Any]:
+        """A call of a function, whose arguments are converted already."""
+        function, arguments = self._vm[name], list(map(to_tensor, inputs))
+        return lambda: function(*arguments)
 
     def run(self, name: str, inputs: Arrays) -> Arrays:
         """Call a function; return its float results, flattened out of tuples."""

@@ -18,6 +18,7 @@ from ..autodiff.activity import Activity, has_cotangent, location, op_name, vari
 from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import read
 from ..ir.write import write_function
+from ..registry.rule import user_rule
 
 VALUES = "values"
 
@@ -41,6 +42,8 @@ class Part:
         The program's variables that it takes.
     positions : list of int
         Which of them are differentiated.
+    rule : str or None
+        Where the rules of users are written that its gradient is made of.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Part:
     mod: tvm.IRModule
     sources: list[Any]
     positions: list[int]
+    rule: str | None = None
 
     @property
     def label(self) -> str:
@@ -169,7 +173,11 @@ def _part(
     ]
     first_var, value = next((var, value) for var, value in bindings if var in activity.needed)
     node = read(value.span).node
-    return Part(name, node, location(first_var, value), ops, part_mod, sources, positions)
+    site = location(first_var, value)
+    rules = [activity.rules[var] for var, _ in bindings if var in activity.rules]
+    locations = dict.fromkeys(filter(None, map(user_rule, rules)))
+    rule = ", ".join(locations) or None
+    return Part(name, node, site, ops, part_mod, sources, positions, rule)
 
 
 def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> tuple[Any, list]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import GradientMismatch
 from .compare import InputCheck
+from .speed import Speed
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class PartCheck:
         Why it was not checked in float64; empty if it was.
     mismatch : GradientMismatch or None
         Set where the gradient is wrong.
+    rule : str or None
+        Where the rules of users are written that the gradient is made of.
+    speed : Speed or None
+        How long such a rule takes beside the derivation; None without one, or where there is
+        nothing to derive from.
     """
 
     label: str
@@ -38,6 +44,14 @@ class PartCheck:
     node: str | None = None
     note: str = ""
     mismatch: GradientMismatch | None = None
+    rule: str | None = None
+    speed: Speed | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said of the check, besides how well the gradient agrees."""
+        texts = [self.note, self.kink_text, "" if self.speed is None else str(self.speed)]
+        return [text for text in texts if text]
 
     @property
     def error(self) -> float:
@@ -69,6 +83,8 @@ class PartCheck:
             "error": self.error,
             "kinks": {check.name: check.kink for check in self.inputs if check.kink},
             "note": self.note,
+            "rule": self.rule,
+            "speed": self.speed.to_json() if self.speed is not None else None,
             "mismatch": _facts(self.mismatch) if self.mismatch is not None else None,
         }
 
@@ -124,10 +140,5 @@ class GradientCheck:
         )
 
     def __str__(self) -> str:
-        remarks = [
-            f"  {part.label}: {remark}"
-            for part in self.parts
-            for remark in (part.note, part.kink_text)
-            if remark
-        ]
+        remarks = [f"  {part.label}: {text}" for part in self.parts for text in part.remarks]
         return "\n".join([self.summary, *remarks])

@@ -160,6 +160,14 @@ def _call(op: str, arguments: list[Any], sample: Sample) -> Any:
     return call_op(tvm.ir.Op.get(op), operands, **attributes)
 
 
+def largest_sample(rule: Rule, generator: np.random.Generator) -> tuple[int, Arrays]:
+    """The index of a rule's sample with the most elements, and its arguments."""
+    drawn = [sample_inputs(sample, generator) for sample in rule.samples]
+    sizes = [sum(array.size for array in arrays) for arrays in drawn]
+    index = sizes.index(max(sizes))
+    return index, drawn[index]
+
+
 def sample_inputs(sample: Sample, generator: np.random.Generator, dtype: str = "float64") -> Arrays:
     """Draw the tensor arguments of a sample, in order."""
 

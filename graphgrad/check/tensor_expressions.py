@@ -15,6 +15,7 @@ from ..fallback.gradient import te_gradient
 from ..fallback.graph import listed, operations, outputs_of, rewritten
 from ..fallback.walk import tensor_key
 from ..ir.arrays import to_numpy
+from ..ir.callables import location_of
 from ..ir.tensor import is_float
 from .compare import Arrays, precision_of
 from .functions import Settings
@@ -148,6 +149,7 @@ def check_expressions(
     point = _point(subject, arrays, np.random.default_rng(settings.seed))
     machine = TensorMachine(programs_of(subject, "main", settings.order, backward))
     point = machine.point(point)
+    where = "" if backward is None else f", by backward at {location_of(backward)}"
     try:
         checks = check_orders(
             machine,
@@ -155,7 +157,7 @@ def check_expressions(
             point,
             settings.order,
             np.random.default_rng(settings.seed),
-            subject.label,
+            f"{subject.label}{where}",
             positions=subject.positions,
             names=[tensor.op.name for tensor in subject.placeholders],
             tolerances=settings.tolerances,
@@ -179,14 +181,16 @@ def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor])
     gradients = listed(returned)
     if len(gradients) != len(subject.inputs):
         raise InputError(
-            f"backward returned {len(gradients)} gradients for {len(subject.inputs)} inputs"
+            f"{location_of(backward)}: backward returned {len(gradients)} gradients for "
+            f"{len(subject.inputs)} inputs"
         )
     selected = [gradients[position] for position in subject.positions]
     for position, gradient in zip(subject.positions, selected, strict=True):
         if not isinstance(gradient, te.Tensor):
             raise InputError(
-                f"backward returned {gradient!r} for the input {subject.inputs[position].op.name}; "
-                "expected a tensor: leave the input out if it has no gradient"
+                f"{location_of(backward)}: backward returned {gradient!r} for the input "
+                f"{subject.inputs[position].op.name}; expected a tensor: leave the input out if it "
+                "has no gradient"
             )
     return selected
 

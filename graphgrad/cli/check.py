@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ..check import GradientCheck, PartCheck, Settings, check_function, of_model
 from ..check.node_values import ValueCheck, compare_with_onnxruntime
 from ..errors import MissingGradientError
 from ..frontend.onnx_import import from_onnx
-from ..report.table import table
+from ..report.progress import moving_line
+from ..report.table import show, table
 from ..train.npz import read_arrays
-
-BAR = "{n_fmt}/{total_fmt} {desc} [{elapsed}] {bar:10}"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +51,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     wrong = [value for value in values if value.mismatch]
     if as_table:
         header = ["value", "error", "ulps", "dtype", "of", "remarks"]
-        print(table(header, [_value_cells(value) for value in values], right=[1, 2]))
+        show(table(header, [_value_cells(value) for value in values], right=[1, 2]))
     if arguments.json:
         result = {
             "event": "result",
@@ -104,16 +102,17 @@ class _Progress:
     """The progress of a check: a moving line on a terminal, nothing elsewhere."""
 
     def __enter__(self) -> "_Progress":
-        self._bar = tqdm(file=sys.stderr, bar_format=BAR, disable=not sys.stderr.isatty())
+        self._line = moving_line(sys.stderr)
+        self._task = self._line.add_task("", total=None)
+        self._line.start()
         return self
 
     def __call__(self, done: int, total: int, text: str) -> None:
-        self._bar.total = total
-        self._bar.n = done
-        self._bar.set_description_str(text)
+        description = f"{done}/{total} {text}"
+        self._line.update(self._task, completed=done, total=total, description=description)
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.close()
+        self._line.stop()
 
 
 class _Output:
@@ -151,7 +150,7 @@ class _Output:
         )
         if self._as_table:
             header = ["gradient", "error", "dtype", "of", "remarks"]
-            print(table(header, [_cells(part) for part in self._parts], right=[1]))
+            show(table(header, [_cells(part) for part in self._parts], right=[1]))
         if wrong:
             print(f"the first that disagrees: {wrong[0].mismatch}", file=sys.stderr)
         elif not self._as_json:
@@ -168,6 +167,4 @@ def _cells(part: PartCheck) -> list[str]:
     """A part's row of the table."""
     if part.mismatch is not None:
         return ["WRONG", "", part.precision, part.label, str(part.mismatch)]
-    remarks = [part.note, part.kink_text]
-    text = "; ".join(remark for remark in remarks if remark)
-    return ["ok", f"{part.error:.1e}", part.precision, part.label, text]
+    return ["ok", f"{part.error:.1e}", part.precision, part.label, "; ".join(part.remarks)]

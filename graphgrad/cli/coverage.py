@@ -5,6 +5,7 @@ import json
 
 from ..frontend.onnx_import import from_onnx
 from ..report.coverage import coverage
+from ..report.table import show
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -15,5 +16,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"model": arguments.model, "rules": arguments.rules, **result.facts()}))
     else:
-        print(result)
+        show(result)
     return int(not result.complete)

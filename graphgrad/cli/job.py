@@ -74,7 +74,7 @@ class Job:
         """The names of the weights that train in the model, or in its twin."""
         if not self.settings.wrt:
             return model.trainable()
-        names = _matching(model, "--wrt", self.settings.wrt)
+        names = matching(model, "--wrt", self.settings.wrt)
         # What --freeze or --constants freeze, too, is refused where the step is made.
         return [name for name in names if name not in model.frozen - self.model.frozen]
 
@@ -155,7 +155,7 @@ def resumed_settings(run: Mapping[str, Any], arguments: argparse.Namespace) -> S
 
 def make_job(settings: Settings, source: Any) -> Job:
     """Read and check everything that a run needs; `source` is the model's file or what it holds."""
-    model = _freeze_matching(from_onnx(source, constants=settings.constants), settings.freeze)
+    model = freeze_matching(from_onnx(source, constants=settings.constants), settings.freeze)
     dataset = _dataset(settings, model)
     twin = _freeze_convolutions(model) if settings.compare_frozen else None
     return Job(settings, model, twin, dataset, _plan(settings, dataset))
@@ -189,16 +189,28 @@ def _plan(settings: Settings, dataset: Dataset) -> Plan:
     return Plan(settings.batch, steps, settings.seed, schedule, settings.accumulate)
 
 
-def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
-    """The model with the weights frozen that the patterns match."""
-    model = model.freeze(*_matching(model, "--freeze", patterns))
+def freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
+    """The model with the weights frozen that the patterns match.
+
+    Raises
+    ------
+    ArgumentError
+        A pattern matches nothing, or no weight is left to train.
+    """
+    model = model.freeze(*matching(model, "--freeze", patterns))
     if not model.trainable():
         raise ArgumentError("no weight is left to train; freeze fewer with --freeze")
     return model
 
 
-def _matching(model: Model, option: str, patterns: Sequence[str]) -> list[str]:
-    """The names of the weights that the patterns of an option match."""
+def matching(model: Model, option: str, patterns: Sequence[str]) -> list[str]:
+    """The names of the weights that the patterns of an option match.
+
+    Raises
+    ------
+    ArgumentError
+        A pattern matches nothing.
+    """
     names: dict[str, None] = {}
     for pattern in patterns:
         matched = model.matching(pattern)

@@ -18,6 +18,7 @@ from . import cache as cli_cache
 from . import check as cli_check
 from . import coverage as cli_coverage
 from . import grad as cli_grad
+from . import report as cli_report
 from . import train as cli_train
 from .job import Settings
 from .optimizer import BUILT_IN, DEFAULTS, SCHEDULES
@@ -199,6 +200,7 @@ def parser() -> argparse.ArgumentParser:
     _add_coverage(commands)
     _add_check(commands)
     _add_bench(commands)
+    _add_report(commands)
     _add_cache(commands)
     return root
 
@@ -331,6 +333,36 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     add("model", metavar="MODEL", help="ONNX file")
     add("--profile", action="store_true", help="say where time and memory go")
     add("--figure", metavar="FILE", help="draw the profile, as .svg or .png (needs matplotlib)")
+    _add_sample_step(command)
+    _add_constants(command)
+    _add_rules(command)
+
+
+def _add_report(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``report``."""
+    summary = "draw a model, its gradients and its training step"
+    command = _add_command(commands, "report", summary, cli_report.DESCRIPTION, cli_report.EXAMPLES)
+    command.set_defaults(run=cli_report.run)
+    add = command.add_argument
+    add("model", metavar="MODEL", help="ONNX file")
+    add(
+        "--out",
+        default=cli_report.DEFAULT_OUT,
+        metavar="FILE.html",
+        help="replaced if it is there; default: %(default)s",
+    )
+    _add_sample_step(command, least_steps=index)
+    for option, effect in (("--wrt", "trains"), ("--freeze", "does not train")):
+        add(option, action="append", metavar="NAME", help=f"weight that {effect}, as of train")
+    _add_constants(command)
+    _add_rules(command)
+
+
+def _add_sample_step(
+    command: argparse.ArgumentParser, least_steps: Callable[[str], float] | None = None
+) -> None:
+    """Add the arguments of a command that makes some steps to look at them."""
+    add = command.add_argument
     add("--data", metavar="FILE.npz", help="arrays to train on, as of train; default: random ones")
     add(
         "--batch",
@@ -341,7 +373,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     add(
         "--steps",
-        type=count,
+        type=least_steps or count,
         default=cli_bench.DEFAULT_STEPS,
         metavar="N",
         help="steps that are timed; default: %(default)s",
@@ -354,8 +386,6 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     add("--target", default=Settings().target, metavar="TARGET", help="as of train")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
-    _add_constants(command)
-    _add_rules(command)
 
 
 def _add_cache(commands: argparse._SubParsersAction) -> None:

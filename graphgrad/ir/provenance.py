@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from tvm.ir import SourceName, Span
 
@@ -34,16 +35,24 @@ class Provenance:
     primal : bool
         Whether the binding computes a primal value in spite of its origin: it stands in the form
         in which a composite is written out, whose gradient has that origin.
+    rule : str or None
+        Where the user's rule is written, as ``file:line``, of which the binding is.
     """
 
     node: str | None = None
     op_type: str | None = None
     origin: str | None = None
     primal: bool = False
+    rule: str | None = None
 
 
 def span_of(
-    node_name: str | None, op_type: str | None, origin: str | None = None, *, primal: bool = False
+    node_name: str | None,
+    op_type: str | None,
+    origin: str | None = None,
+    *,
+    primal: bool = False,
+    rule: str | None = None,
 ) -> Span:
     """A span that carries a provenance.
 
@@ -53,7 +62,7 @@ def span_of(
         Name and operator of the ONNX node.
     origin : str or None
         ``"hand"``, ``"derived"``, ``"user"`` or ``None``.
-    primal : bool
+    primal, rule
         As in `Provenance`.
 
     Raises
@@ -63,8 +72,11 @@ def span_of(
     """
     if origin is not None and origin not in ORIGINS:
         raise ArgumentError(f"unknown gradient origin {origin!r}: expected one of {ORIGINS}")
-    fields = {"node": node_name, "op_type": op_type, "origin": origin}
-    text = json.dumps({**fields, "primal": True} if primal else fields)
+    fields: dict[str, Any] = {"node": node_name, "op_type": op_type, "origin": origin}
+    # Most have neither, and spans are written for every binding.
+    fields |= {"primal": True} if primal else {}
+    fields |= {"rule": rule} if rule else {}
+    text = json.dumps(fields)
     return Span(SourceName(_PREFIX + text), 0, 0, 0, 0)
 
 
@@ -76,10 +88,13 @@ def read(span: Span | None) -> Provenance:
     return Provenance(**json.loads(name.removeprefix(_PREFIX)))
 
 
-def gradient_span(span: Span | None, origin: str, *, primal: bool = False) -> Span:
+def gradient_span(
+    span: Span | None, origin: str, *, primal: bool = False, rule: str | None = None
+) -> Span:
     """A span for a gradient binding of the node that `span` belongs to.
 
-    With `primal` it is for a primal one, whose gradient has that origin.
+    With `primal` it is for a primal one, whose gradient has that origin; `rule` says where a user's
+    rule is written.
 
     Raises
     ------
@@ -87,4 +102,4 @@ def gradient_span(span: Span | None, origin: str, *, primal: bool = False) -> Sp
         If `origin` is none of ``"hand"``, ``"derived"``, ``"user"``.
     """
     source = read(span)
-    return span_of(source.node, source.op_type, origin, primal=primal)
+    return span_of(source.node, source.op_type, origin, primal=primal, rule=rule)

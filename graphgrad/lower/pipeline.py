@@ -61,6 +61,7 @@ from .graph.permuted_products import fold_permutations
 from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
 from .kernels.inline_maps import MayRepeat
+from .kernels.zero_based_loops import start_loops_at_zero
 from .target import is_generic, parse
 from .target import target as resolve
 
@@ -98,6 +99,7 @@ PASSES: list[Entry] = [
     mark_flat_maps,
     cpu.schedule_loops,
     cuda.schedule_threads,
+    start_loops_at_zero,
     write_exact_divisions,
     guard_reads,
     vectorize_nan_tests,

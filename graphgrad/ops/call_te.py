@@ -10,6 +10,7 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import kernel_of
+from ..ir.kernel_names import name_kernel
 from ..ir.tensor import Tensor
 from ..tvm_fixes.hooks import identity
 from .traced import Traced
@@ -51,8 +52,7 @@ def call_te(
     """
     if not callable(function):
         raise ArgumentError(f"call_te was given {function!r}; it takes a function of te.Tensors")
-    if name is not None and not (isinstance(name, str) and name):
-        raise ArgumentError(f"name={name!r} is no name for a kernel; give text")
+    check_name(name, "a kernel")
     emitters = _emitters([*args, *keywords.values()])
     builder = emitters[0].builder if emitters else relax.BlockBuilder.current()
     if builder is None:
@@ -61,9 +61,16 @@ def call_te(
         )
     arguments = _Arguments(builder)
     positional, named = arguments.expression(args), arguments.expression(keywords)
-    # With 32-bit extents (`narrow`), because the function may build a te.scan.
-    result = kernel_call(builder, function, positional, named, name or _name(function), True)
+    result = kernel_call(
+        builder, function, positional, named, name or _name(function), of_user=True
+    )
     return emitters[0].emit(result) if emitters else result
+
+
+def check_name(name: Any, of: str) -> None:
+    """Raise `ArgumentError` unless a name is None or text."""
+    if name is not None and not (isinstance(name, str) and name):
+        raise ArgumentError(f"name={name!r} is no name for {of}; give text")
 
 
 def kernel_call(
@@ -72,14 +79,16 @@ def kernel_call(
     args: Any,
     keywords: Any,
     name: str,
-    narrow: bool = False,
+    of_user: bool = False,
 ) -> relax.Call:
     """The call of the kernel of a function applied to Relax values; the builder gets the kernel.
 
-    With `narrow`, static extents are int32 inside of the kernel, which te.scan asks for.
+    One of a user's is known by its name, and static extents are int32 inside of it, because its
+    function may build a te.scan.
     """
-    traced = Traced(function, args, keywords, narrow)
-    variable = builder.add_func(kernel_of(traced.parameters, traced.outputs), name)
+    traced = Traced(function, args, keywords, narrow=of_user)
+    kernel = kernel_of(traced.parameters, traced.outputs)
+    variable = builder.add_func(name_kernel(kernel, name) if of_user else kernel, name)
     return relax.call_tir(variable, relax.Tuple(traced.arguments), traced.types())
 
 

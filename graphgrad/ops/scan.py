@@ -22,8 +22,10 @@ from ..fallback.kernels.extents import rename_extent
 from ..fallback.kinds import map_stage
 from ..fallback.scans.checkpoints import as_single_row, row_of
 from ..fallback.scans.stacks import Stacking
+from ..ir.kernel_names import name_kernel
 from ..ir.tensor import Dimension, Emitter, Tensor, dimension_text, same_dimension, type_shape
 from . import functional as op
+from .call_te import check_name
 from .composed import Composition, variables_read_by
 from .step import Step, Tree, leaves_of, like, trace_step
 
@@ -36,6 +38,7 @@ def scan(
     init: Tree,
     xs: Tree,
     length: int | None = None,
+    name: str | None = None,
 ) -> tuple[Tree, Tree]:
     """The last carry and the stacked results of a loop.
 
@@ -53,6 +56,11 @@ def scan(
         Each step is given their slices along the first axis.
     length : int or symbolic extent, optional
         How many steps there are, from 0; needed if `xs` has no tensor.
+    name : str, optional
+        What a gradient rule of yours for the loop goes by, see `register_gradient`. Its inputs are
+        the tensors of `init`, those of `xs`, and those that the body reads from around it, in the
+        order in which it first reads them; its outputs each carry behind all steps, and each
+        tensor of `y` that is no carry, stacked; and its cotangents are of these.
 
     Returns
     -------
@@ -64,9 +72,9 @@ def scan(
     Raises
     ------
     ArgumentError
-        There is nothing to write into, `length` is no number of steps or disagrees with `xs`, the
-        body returns another carry than it was given, or it has an op that cannot be in a loop; the
-        error names the op.
+        There is nothing to write into, `name` is no text, `length` is no number of steps or
+        disagrees with `xs`, the body returns another carry than it was given, or it has an op that
+        cannot be in a loop; the error names the op.
 
     Examples
     --------
@@ -78,6 +86,7 @@ def scan(
     """
     if not callable(body):
         raise ArgumentError(f"scan was given {body!r} for a body; it takes body(carry, x)")
+    check_name(name, "a loop")
     given_length = None if length is None else _checked_length(length)
     target, as_tensors = _target([*leaves_of(init), *leaves_of(xs)])
     step = trace_step(target, body, init, xs, as_tensors)
@@ -86,17 +95,19 @@ def scan(
         last = [target.lift(first) for first in step.start]
         ys = [target.full(0.0, [0, *type_shape(r.ty)], str(r.ty.dtype)) for r in step.results]
     else:
-        last, ys = _emitted(target, step, steps)
+        last, ys = _emitted(target, step, steps, name)
     carry, results = like(init, last), like(step.y, ys)
     return (carry, results) if as_tensors else (_expressions(carry), _expressions(results))
 
 
-def _emitted(target: Emitter, step: Step, steps: Dimension) -> tuple[list[Tensor], list[Tensor]]:
+def _emitted(
+    target: Emitter, step: Step, steps: Dimension, name: str | None
+) -> tuple[list[Tensor], list[Tensor]]:
     """Emit a loop; return the last carry and the results of all steps."""
     # A result that is the new carry itself needs no memory of its own: the states have it.
     carry_indices = [_index_of(result, step.following) for result in step.results]
     separate = [result for result, i in zip(step.results, carry_indices, strict=True) if i is None]
-    states = _states(target, step, steps, separate)
+    states = _states(target, step, steps, separate, name)
     count = len(step.start)
     last = [_part(state, steps, steps + 1) for state in states[:count]]
     last = [
@@ -118,7 +129,9 @@ def _part(state: Tensor, begin: Dimension, end: Dimension) -> Tensor:
     return op.strided_slice(state, [0], [begin], [end], assume_inbound=True)
 
 
-def _states(target: Emitter, step: Step, steps: Dimension, separate: Sequence[Any]) -> list[Tensor]:
+def _states(
+    target: Emitter, step: Step, steps: Dimension, separate: Sequence[Any], name: str | None
+) -> list[Tensor]:
     """Emit the kernel of a loop: the states of its carry, and of the results that are no carry.
 
     All have a first row, the carry before the loop or zeros, and one for each step behind it.
@@ -152,7 +165,9 @@ def _states(target: Emitter, step: Step, steps: Dimension, separate: Sequence[An
         for state in states
     ]
     kernel = kernel_of([placeholder for group in placeholders for placeholder in group], states)
-    variable = target.builder.add_func(kernel, "scan")
+    if name is not None:
+        kernel = name_kernel(kernel, name, carries=len(step.start))
+    variable = target.builder.add_func(kernel, name or "scan")
     arguments = relax.Tuple([*step.start, *step.rows, *read])
     result = target.emit(relax.call_tir(variable, arguments, types))
     return result if isinstance(result, list) else [result]

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
 import tvm_ffi
+from rich.console import Group
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..report.graph import Subject
+from ..report.table import plain
 from ..train.inputs import Inputs
 from ..train.step import TrainStep
+from .html import report_page, write_report
 from .memory import MemoryTimeline, memory_timeline
 from .origins import KernelCall, Origin, OriginRecorder
-from .text import profile_text
+from .text import profile_tables
 
 UNKNOWN = "unknown"
 
@@ -106,6 +111,8 @@ class Profile:
         What the virtual machine needs itself, for memory, shapes and checks of arguments.
     memory : MemoryTimeline or None
         None where the order of kernels depends on values.
+    subject : Subject
+        The model, and what of it trains.
     """
 
     target: str
@@ -114,6 +121,7 @@ class Profile:
     kernels: tuple[KernelTime, ...]
     machine_seconds: float
     memory: MemoryTimeline | None
+    subject: Subject = field(repr=False, compare=False)
 
     @property
     def kernel_seconds(self) -> float:
@@ -148,10 +156,12 @@ class Profile:
         return dict(seconds_of_phase)
 
     def facts(self) -> dict[str, Any]:
-        """Everything in plain values."""
+        """Everything in plain values, but for the model."""
         return {
             **self.timing_facts(),
-            **asdict(self),
+            "kernels": [asdict(kernel) for kernel in self.kernels],
+            "machine_seconds": self.machine_seconds,
+            "memory": None if self.memory is None else asdict(self.memory),
             "kernel_seconds": self.kernel_seconds,
             "phases": self.phases,
             "classes": [asdict(class_time) for class_time in self.classes],
@@ -171,8 +181,46 @@ class Profile:
         """`facts` as JSON."""
         return json.dumps(self.facts())
 
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report of the step: one HTML page that needs no network and no other file.
+
+        It has the graph by ONNX node, colored by the gradient's origin, by time or by memory; the
+        memory timeline; the slowest nodes; and what does not train, and why.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where it is written too, ``.html``. Beside it, ``.trace.json``, comes a trace of the
+            step for Perfetto. Files that stand there are replaced.
+
+        Returns
+        -------
+        str
+            The text of the page.
+
+        Raises
+        ------
+        ArgumentError
+            The path does not end in ``.html``, or has no folder to be in.
+        OutputError
+            A file cannot be written.
+
+        Examples
+        --------
+        >>> page = gg.profile(step, images, labels).to_html("step.html")
+        """
+        proto = self.subject.model.proto
+        title = proto.graph.name if proto is not None else ""
+        text = report_page(title or "model", self.subject, self.subject.coverage(), self)
+        if path is not None:
+            write_report(path, text, self)
+        return text
+
+    def __rich__(self) -> Group:
+        return profile_tables(self)
+
     def __str__(self) -> str:
-        return profile_text(self)
+        return plain(self)
 
 
 def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int = 10) -> Profile:
@@ -195,8 +243,8 @@ def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int 
     Returns
     -------
     Profile
-        ``print`` shows tables, ``.to_json()`` gives it to programs; `write_profile_figure` of
-        `graphgrad.profile.text` draws it.
+        ``print`` shows tables, ``.to_json()`` gives it to programs, ``.to_html(path)`` writes a
+        page with the graph; `write_profile_figure` of `graphgrad.profile.text` draws it.
 
     Raises
     ------
@@ -225,8 +273,10 @@ def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int 
         first_seconds = _seconds(step, inputs, targets)
         unwatched_seconds = tuple(_seconds(step, inputs, targets) for _ in range(steps))
         runs = [watch.times(lambda: _seconds(step, inputs, targets)) for _ in range(steps)]
+    made_of = step.recipe
+    subject = Subject(made_of.model, tuple(made_of.wrt), made_of.inlined.program.rules)
     return watch.profile(
-        first_seconds - statistics.median(unwatched_seconds), unwatched_seconds, runs
+        first_seconds - statistics.median(unwatched_seconds), unwatched_seconds, runs, subject
     )
 
 
@@ -301,7 +351,11 @@ class _Watch:
         return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
 
     def profile(
-        self, compile_seconds: float, step_seconds: tuple[float, ...], runs: list[Run]
+        self,
+        compile_seconds: float,
+        step_seconds: tuple[float, ...],
+        runs: list[Run],
+        subject: Subject,
     ) -> Profile:
         """The profile, of the recorded calls and the times of unwatched steps."""
         assert self._recorder is not None and self._recorder.module is not None
@@ -338,6 +392,7 @@ class _Watch:
             tuple(kernel_times),
             machine_seconds,
             memory,
+            subject,
         )
 
 

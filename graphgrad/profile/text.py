@@ -7,6 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+
 from ..errors import ArgumentError
 from ..files import write_file
 from ..report.curve import sparkline
@@ -27,7 +31,6 @@ _KERNELS_SHOWN = 10
 _TENSORS_SHOWN = 8
 _NODES_SHOWN = 3
 _NAME_WIDTH = 44
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def timing_text(profile: Profile) -> str:
@@ -42,12 +45,12 @@ def timing_text(profile: Profile) -> str:
     return "; ".join(parts)
 
 
-def profile_text(profile: Profile) -> str:
-    """A profile as text: time by class, the slowest kernels, and the memory timeline."""
-    parts = [_summary(profile), _classes(profile), _kernels(profile)]
+def profile_tables(profile: Profile) -> Group:
+    """A profile for people: time by class, the slowest kernels, and the memory timeline."""
+    parts = [_summary(profile), "", *_classes(profile), "", _kernels(profile)]
     if profile.memory is not None:
-        parts.append(_memory(profile))
-    return "\n\n".join(parts)
+        parts += ["", *_memory(profile)]
+    return Group(*parts)
 
 
 def check_figure_path(path: str | Path) -> Path:
@@ -152,12 +155,12 @@ def _summary(profile: Profile) -> str:
     )
 
 
-def _classes(profile: Profile) -> str:
+def _classes(profile: Profile) -> list[RenderableType]:
     """The table of kernels by class."""
     total = profile.kernel_seconds or 1.0
     classes = profile.classes
     largest = (classes[0].seconds if classes else 0.0) or 1.0
-    rows = [
+    rows: list[list[RenderableType]] = [
         [
             class_time.phase,
             _short(class_time.op_class),
@@ -166,15 +169,15 @@ def _classes(profile: Profile) -> str:
             f"{1e3 * class_time.seconds:.3f}",
             f"{100 * class_time.seconds / total:.1f} %",
             f"{class_time.bytes / 1e9 / class_time.seconds:.1f}" if class_time.seconds else "",
-            bar(class_time.seconds / largest),
+            Bar(largest, 0, class_time.seconds, width=_BAR_WIDTH),
         ]
         for class_time in classes[:_CLASSES_SHOWN]
     ]
     header = ["phase", "op class", "gradient", "calls", "ms", "share", "GB/s", ""]
-    return table(header, rows, right=[3, 4, 5, 6]) + _rest(len(classes) - len(rows), "class(es)")
+    return [table(header, rows, right=[3, 4, 5, 6]), *_rest(len(classes) - len(rows), "class(es)")]
 
 
-def _kernels(profile: Profile) -> str:
+def _kernels(profile: Profile) -> Table:
     """The table of the slowest kernels."""
     slowest = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)[:_KERNELS_SHOWN]
     rows = [
@@ -184,21 +187,21 @@ def _kernels(profile: Profile) -> str:
     return table(["slowest kernels", "ms", "phase", "nodes"], rows, right=[1])
 
 
-def _memory(profile: Profile) -> str:
+def _memory(profile: Profile) -> list[RenderableType]:
     """The memory timeline as a line of blocks, and the table of tensors in use at the peak."""
     timeline = profile.memory
     assert timeline is not None
     by_call = {entry.call: entry for entry in profile.kernels if entry.call is not None}
     totals = [a + b for a, b in zip(timeline.tensors, timeline.scratch, strict=True)]
-    lines = [
+    parts: list[RenderableType] = [
         f"memory in use: {_megabytes(timeline.peak_bytes)} at the peak, of which arguments "
         f"{_megabytes(timeline.arguments)}",
         sparkline(totals),
     ]
     if timeline.peak not in by_call:
-        return "\n".join(lines)
+        return parts
     peak = by_call[timeline.peak]
-    lines.append(
+    parts.append(
         f"the peak is at kernel {timeline.peak + 1} of {len(totals)}, {peak.kernel} "
         f"({peak.phase}, {_nodes(peak)}), which holds "
         f"{_megabytes(timeline.scratch[timeline.peak])} for itself"
@@ -207,8 +210,8 @@ def _memory(profile: Profile) -> str:
         entry for entry in timeline.at_peak if entry.kind not in ("argument", "constant")
     ]
     rows = [_live(entry, by_call) for entry in inner_tensors[:_TENSORS_SHOWN]]
-    lines.append(table(["in use there", "MB", "kind", "computed by"], rows, right=[1]))
-    return "\n".join(lines) + _rest(len(inner_tensors) - len(rows), "tensor(s)")
+    parts.append(table(["in use there", "MB", "kind", "computed by"], rows, right=[1]))
+    return [*parts, *_rest(len(inner_tensors) - len(rows), "tensor(s)")]
 
 
 def _live(tensor: LiveTensor, by_call: dict[int, KernelTime]) -> list[str]:
@@ -218,20 +221,6 @@ def _live(tensor: LiveTensor, by_call: dict[int, KernelTime]) -> list[str]:
     return [_short(tensor.name), f"{tensor.bytes / 1e6:.2f}", tensor.kind, _short(computed, 70)]
 
 
-def bar(fraction: float, width: int = _BAR_WIDTH) -> str:
-    """A bar of block characters, in eighths of a character.
-
-    Parameters
-    ----------
-    fraction : float
-        Between 0 and 1.
-    width : int
-        Characters of a full bar.
-    """
-    eighths = round(fraction * width * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
 def _nodes(kernel: KernelTime) -> str:
     """The first of a kernel's nodes; its class if it has none."""
     shown = ", ".join(kernel.nodes[:_NODES_SHOWN])
@@ -239,9 +228,9 @@ def _nodes(kernel: KernelTime) -> str:
     return f"{shown} and {more} more" if more > 0 else shown or kernel.op_class
 
 
-def _rest(count: int, noun: str) -> str:
-    """A line for the rows that a table leaves out; empty if there are none."""
-    return f"\nand {count} more {noun}" if count > 0 else ""
+def _rest(count: int, noun: str) -> list[str]:
+    """A line for the rows that a table leaves out; none if there are none."""
+    return [f"and {count} more {noun}"] if count > 0 else []
 
 
 def _short(text: str, width: int = _NAME_WIDTH) -> str:

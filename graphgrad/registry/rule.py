@@ -25,6 +25,7 @@ before those of plug-ins (`graphgrad.plugins`), and these before graphgrad's own
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +34,8 @@ from typing import Any, Literal
 
 import tvm
 
-from ..errors import RuleError
-from ..ir.callables import location_of
+from ..errors import GraphGradError, RuleError
+from ..ir.callables import failing_line, location_of
 from ..plugins import PLUGINS, is_loading
 from .sample import Sample
 
@@ -88,8 +89,55 @@ class Rule:
             return "declared not differentiable"
         return self.written or location_of(self.function)
 
+    def serves(self, rules: str) -> bool:
+        """Whether the rule is used where a program is differentiated by `rules`, see `Program`.
+
+        What is declared not differentiable stays so.
+        """
+        users = rules == "derived" and self.origin == "user"
+        return rules == "auto" or users or self.kind == "nondifferentiable"
+
+    def call(self, *arguments: Any, **keywords: Any) -> Any:
+        """The result of the rule's function; errors as of `named_errors`."""
+        assert self.function is not None, "activity asks for no rule that is not differentiable"
+        with self.named_errors():
+            return self.function(*arguments, **keywords)
+
+    @contextlib.contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """A context of what a rule computes.
+
+        Raises
+        ------
+        RuleError
+            In the place of any error, if the rule is a user's: names the rule, and the line of its
+            file that failed.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.origin != "user":
+                raise
+            line = None
+            if self.function is not None and not self.written:
+                line = failing_line(self.function, error)
+            at_line = "" if line is None else f" at line {line}"
+            text = str(error).strip()
+            if not isinstance(error, GraphGradError):
+                # TVM's errors have their own traceback in front of what they say.
+                text = text.splitlines()[-1] if text else ""
+            raise RuleError(
+                f"{self.location}: the rule for {self.op} failed{at_line}: "
+                f"{type(error).__name__}: {text}"
+            ) from error
+
     def __str__(self) -> str:
         return self.op
+
+
+def user_rule(rule: Rule) -> str | None:
+    """Where a user's rule is written; None of any other."""
+    return rule.location if rule.origin == "user" else None
 
 
 _RULES: dict[str, dict[str, Rule]] = {"hand": {}, "plug-in": {}, "user": {}}
@@ -99,14 +147,15 @@ _FUNCTION_RULES: dict[str, dict[str, Rule]] = {"plug-in": {}, "user": {}}
 """Rules of packed functions and PrimFuncs, by who brought them and by name."""
 
 
+_GENERAL = ("inputs", "outputs", "cotangents", "attrs")
+"""What a rule of the general form is called with."""
+
 _SCALAR = "tirx."
 """Prefix of the ops that are scalar functions, not Relax ops."""
 
 
-def find(op: str, hand: bool = True) -> Rule | None:
+def find(op: str) -> Rule | None:
     """The rule for a Relax op: the user's, else a plug-in's, else graphgrad's.
-
-    Without `hand`, graphgrad's own only say which ops are not differentiable.
 
     Raises
     ------
@@ -114,9 +163,7 @@ def find(op: str, hand: bool = True) -> Rule | None:
         A plug-in cannot be loaded.
     """
     PLUGINS.load()
-    rule = _first(_RULES, op)
-    applies = rule is None or hand or rule.origin == "user" or rule.kind == "nondifferentiable"
-    return rule if applies else None
+    return _first(_RULES, op)
 
 
 def find_function(name: str) -> Rule | None:
@@ -169,6 +216,8 @@ def _add(rule: Rule) -> None:
     else:
         _check_function(rule)
         tables = _FUNCTION_RULES
+    if rule.kind == "general":
+        _check_signature(rule)
     rules = tables["plug-in" if is_loading() else rule.origin]
     earlier = rules.get(rule.op)
     # The same rule again, as of a module that is reloaded, takes its own place.
@@ -223,12 +272,39 @@ def _decorator(
     op: str, kind: Kind, samples: Sequence[Sample], singular: bool = False
 ) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
-        takes_attributes = "attrs" in inspect.signature(function).parameters
+        takes_attributes = "attrs" in _signature(op, function).parameters
         origin = _origin(function.__module__)
         _add(Rule(op, kind, function, tuple(samples), origin, singular, takes_attributes))
         return function
 
     return decorate
+
+
+def _signature(op: str, function: Function) -> inspect.Signature:
+    """The signature of a rule's function.
+
+    Raises
+    ------
+    RuleError
+        It is no function, or one that does not say what it takes.
+    """
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise RuleError(f"the rule for {op} is {function!r}, not a function of Python") from error
+
+
+def _check_signature(rule: Rule) -> None:
+    """Raise `RuleError` unless a function can be called as a rule of the general form is."""
+    assert rule.function is not None
+    signature = _signature(rule.op, rule.function)
+    try:
+        signature.bind(*_GENERAL)
+    except TypeError as error:
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} takes {signature}, and is called with "
+            f"({', '.join(_GENERAL)})"
+        ) from error
 
 
 def register_gradient(op: str, *, samples: Sequence[Sample] = ()) -> Callable[[Function], Function]:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import tvm
+from rich.console import Group
+from rich.table import Table
 from tvm import relax
 
 from ..autodiff.activity import (
@@ -27,7 +29,7 @@ from ..frontend.model import Model
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import is_float
-from .table import table
+from .table import plain, table
 
 Provenance = Literal["hand", "derived", "user", "nondifferentiable", "missing", "not needed"]
 
@@ -101,14 +103,17 @@ class Coverage:
             "off_path": [asdict(row) for row in self.off_path],
         }
 
+    def __rich__(self) -> Group:
+        return Group(_table([*self.rows, *self.off_path]), self.summary())
+
     def __str__(self) -> str:
-        return f"{_table([*self.rows, *self.off_path])}\n{self._summary()}"
+        return plain(self)
 
     def table(self) -> str:
         """The ops that need a gradient as text, a line for each."""
-        return _table(self.rows)
+        return plain(_table(self.rows))
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
         """The line below the table: what is missing."""
         if self.complete:
             return "nothing is missing"
@@ -179,7 +184,9 @@ def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
     for var, value in program.bindings:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
-            occurrences[_provenance(activity, var, value), name].append(location(var, value))
+            occurrences[_provenance(program, activity, var, value), name].append(
+                location(var, value)
+            )
             if var in activity.missing:
                 reasons[name].append(activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
@@ -208,7 +215,7 @@ def _rows(
     return rows
 
 
-def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
+def _provenance(program: Program, activity: Activity, var: Any, value: Any) -> Provenance:
     """The origin of a call's gradient, or why it has none."""
     if var in activity.missing:
         return "missing"
@@ -216,7 +223,7 @@ def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
         return activity.rules[var].origin
     # On the way from the inputs, but cut off there: no cotangent reaches what it reads.
     varied = any(source in activity.varied for source in variables_in(value))
-    if varied and stops_derivatives(value) and _is_float_value(var.ty):
+    if varied and stops_derivatives(program, value) and _is_float_value(var.ty):
         return "nondifferentiable"
     return "not needed"
 
@@ -226,8 +233,8 @@ def _is_float_value(ty: Any) -> bool:
     return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
 
 
-def _table(rows: Sequence[Row]) -> str:
-    """Rows as a table of text."""
+def _table(rows: Sequence[Row]) -> Table:
+    """Rows as a table."""
     lines = [[row.op, str(row.count), row.provenance, _where_text(row)] for row in rows]
     return table(["op", "count", "gradient", "where"], lines, right=[1])
 

@@ -1,16 +1,33 @@
-"""One progress line while a model trains."""
+"""One progress line while a command works; on a terminal drawn by rich."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..train.run import Epoch
 from .stream import Stream
 
-# The numbers come first, because a narrow terminal cuts the end off.
-BAR = "{desc}step {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}] {bar:10}"
+
+def moving_line(stream: Any) -> Progress:
+    """A line that moves on a terminal, for one task; nothing where the stream is none.
+
+    The text comes first, because a narrow terminal cuts the end off.
+    """
+    stream = stream if isinstance(stream, Stream) else Stream(stream)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        BarColumn(bar_width=10),
+        TimeRemainingColumn(),
+        console=Console(file=stream, highlight=False),
+        disable=not stream.isatty(),
+        # What others write to these goes there as it is: their readers may be programs.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 class ProgressLine:
@@ -33,37 +50,36 @@ class ProgressLine:
         self._stream: Any = Stream(stream)
         self.label = label
         self._prefix = f"{label}: " if label else ""
-        self._bar: tqdm | None = None
-        if self._stream.isatty():
-            self._bar = tqdm(
-                total=total,
-                initial=done,
-                file=self._stream,
-                desc=self._prefix,
-                bar_format=BAR,
-            )
+        self._line = moving_line(self._stream)
+        self._task = self._line.add_task(f"{self._prefix}step {done}/{total}", total=total)
+        self._line.update(self._task, completed=done)
+        self._done = done
 
     def step(self, loss: float, speed: float, held_out: Mapping[str, float]) -> None:
         """Show one more step: its loss, examples per second and the latest held-out measure."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(describe(loss, speed, held_out), refresh=False)
-            self._bar.update()
+        self._done += 1
+        self._tell(describe(loss, speed, held_out))
 
     def epoch(self, epoch: Epoch) -> None:
         """Show that an epoch is done, with its mean loss."""
         text = describe(epoch.loss, epoch.images_per_second, epoch.held_out)
-        if self._bar is not None:
-            self._bar.set_postfix_str(text)
+        if not self._line.disable:
+            self._tell(text)
             return
         line = f"{self._prefix}epoch {epoch.epoch}, step {epoch.step}/{self._total}, {text}"
         print(line, file=self._stream, flush=True)
 
+    def _tell(self, text: str) -> None:
+        """Change what the moving line says."""
+        description = f"{self._prefix}step {self._done}/{self._total}, {text}"
+        self._line.update(self._task, completed=self._done, description=description)
+
     def __enter__(self) -> "ProgressLine":
+        self._line.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._line.stop()
 
 
 def describe(loss: float, speed: float, held_out: Mapping[str, float]) -> str:

@@ -1,30 +1,72 @@
-"""Tables as text, with aligned columns."""
+"""Tables and text: on a terminal in its width and in color, elsewhere plain. Drawn by rich."""
 
+from __future__ import annotations
+
+import io
+import sys
 from collections.abc import Collection, Sequence
+
+from rich.box import Box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_RULE = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
+"""A line of dashes below the header, and no other."""
+
+_STYLES = {
+    "missing": "bold red",
+    "WRONG": "bold red",
+    "DIFFERS": "bold red",
+    "ok": "green",
+    "user": "green",
+    "derived": "yellow",
+    "backward": "magenta",
+    "forward": "blue",
+}
+"""Of cells that say one of these words."""
+
+_UNLIMITED = 100_000  # columns: text for files and programs is never cut or folded
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] | None = None
-) -> str:
-    """A table as text: a header, a rule and rows, in aligned columns.
+    header: Sequence[str],
+    rows: Sequence[Sequence[RenderableType]],
+    right: Collection[int] | None = None,
+) -> Table:
+    """A table: a header, a rule and rows, in aligned columns.
 
     Parameters
     ----------
     header : sequence of str
     rows : sequence of sequence of str
+        Or of what rich draws, such as bars.
     right : collection of int, optional
         The columns that are aligned to the right; by default all but the first.
     """
     right = range(1, len(header)) if right is None else right
-    widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
-    rule = ["-" * width for width in widths]
-    return "\n".join(_line(line, widths, right) for line in [header, rule, *rows])
+    drawn = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column, title in enumerate(header):
+        is_right = column in right
+        drawn.add_column(title, justify="right" if is_right else "left", no_wrap=is_right)
+    for row in rows:
+        drawn.add_row(*(Text(c, _STYLES.get(c, "")) if isinstance(c, str) else c for c in row))
+    return drawn
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Collection[int]) -> str:
-    """One line of a table, without spaces at its end."""
-    padded = [
-        cell.rjust(width) if column in right else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(padded).rstrip()
+def plain(*parts: RenderableType) -> str:
+    """Tables and text as plain text, without blanks at the ends of lines."""
+    text = io.StringIO()
+    console = Console(
+        file=text, width=_UNLIMITED, color_system=None, markup=False, emoji=False, highlight=False
+    )
+    console.print(*parts, sep="\n")
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def show(*parts: RenderableType) -> None:
+    """Write tables and text to standard output."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        Console(markup=False, emoji=False, highlight=False).print(*parts, sep="\n")
+    else:
+        print(plain(*parts))

@@ -20,7 +20,7 @@ from .forward import LossChoice
 from .inputs import Inputs
 from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
-from .recipe import recipe
+from .recipe import Recipe, recipe
 from .state import TrainState
 from .step_functions import NewResults, StepFunctions
 from .step_loss import ReadLoss, StepLoss
@@ -181,6 +181,11 @@ class TrainStep(ModelOnDevice):
     def skipped(self) -> int:
         """How many of `steps` changed nothing, because something was not finite."""
         return self.steps - int(read(self._tensors.updates))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the step was made of: its checked arguments."""
+        return self._recipe
 
     @property
     def accumulate(self) -> int:

@@ -478,3 +478,76 @@ def test_a_function_of_one_op_is_compiled_once(monkeypatch):
         monkeypatch.setattr(f"graphgrad.check.{module}.Machine", counted)
     gg.check_grads(function(lambda b, x: b.emit(op.tanh(x)), ((2, 3), F64)))
     assert len(compiled) == 1
+
+
+# Rules of users
+
+
+def second_order_is_lost(inputs, outputs, cotangents, attrs):
+    """Right at order one: the slope comes from a kernel that is declared not differentiable."""
+    (x,), (ct,) = inputs, cotangents
+    slope = gg.call_te(
+        lambda x: te.compute(x.shape, lambda *i: te.exp(x(*i)), name="slope"), x, name="tests.slope"
+    )
+    return [ct * slope]
+
+
+def test_order_two_of_a_rule_is_named(user_rule):
+    user_rule("relax.exp", second_order_is_lost, [sample((2, 3))])
+    gg.nondifferentiable("tests.slope")
+    line = second_order_is_lost.__code__.co_firstlineno
+    try:
+        for subject in ("relax.exp", chain(op.exp)):
+            gg.check_grads(subject)
+            with pytest.raises(gg.GradientMismatch, match=rf"test_gradients\.py:{line}.*order 2"):
+                gg.check_grads(subject, order=2)
+    finally:
+        unregister("tests.slope")
+
+
+def slope_of_exp(inputs, outputs, cotangents, attrs):
+    return [cotangents[0] * outputs[0]]
+
+
+def test_speed_of_a_rule_is_told(user_rule):
+    user_rule("relax.exp", slope_of_exp, [sample((2, 3)), sample((4, 5)), sample(("n", 2))])
+    result = gg.check_grads("relax.exp")
+    speeds = [part.speed for part in result.parts]
+    assert [speed is None for speed in speeds] == [True, False, True]
+    speed = speeds[1]
+    assert speed.rule > 0
+    assert speed.derived > 0
+    assert speed.to_json()["ratio"] == speed.rule / speed.derived
+    assert "relax.exp [(4,5)]: with the rule, value and gradient take" in str(result)
+    of_function = gg.check_grads(chain(op.exp, op.tanh, op.exp))
+    assert [part.speed is None for part in of_function.parts] == [False, True, False, True]
+    assert of_function.parts[0].speed is of_function.parts[2].speed  # of equal parts, once
+    assert of_function.parts[0].to_json()["speed"]["dtype"] == "float32"
+
+
+def test_speed_is_of_rules_of_users_that_something_is_derived_beside(user_rule):
+    assert all(part.speed is None for part in gg.check_grads("relax.tanh").parts)
+    user_rule("tests.check.packed", slope_of_exp)
+
+    @tvm.register_global_func("tests.check.packed", override=True)
+    def packed(x, out):
+        out.copyfrom(np.exp(x.numpy()))
+
+    def call(x):
+        return relax.call_dps_packed("tests.check.packed", relax.Tuple([x]), x.ty)
+
+    part = gg.check_grads(chain(call, dtype=F64)).parts[0]
+    assert part.rule is not None
+    assert part.speed is None
+
+
+def test_a_rule_that_fails_in_the_dtypes_of_the_function(user_rule):
+    def of_float64(inputs, outputs, cotangents, attrs):
+        return [
+            relax.op.multiply(cotangents[0], relax.op.multiply(outputs[0], relax.const(1.0, F64)))
+        ]
+
+    user_rule("relax.exp", of_float64)
+    gg.check_grads(chain(op.exp, dtype=F64))
+    with pytest.raises(gg.RuleError, match=r"test_gradients\.py:\d+: the rule for relax\.exp"):
+        gg.check_grads(chain(op.exp))

@@ -44,6 +44,7 @@ def test_plain_text(path, capsys):
 
 def test_table_on_a_terminal(path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # without colors
     assert main(["check", path]) == 0
     header = capsys.readouterr().out.splitlines()[0]
     assert header.split() == ["gradient", "error", "dtype", "of", "remarks"]
@@ -74,6 +75,22 @@ def test_wrong_node_in_json(path, capsys, wrong_relu):
     mismatch = parts[1]["mismatch"]
     assert abs(mismatch["given"] - mismatch["expected"]) > 0.1
     assert len(mismatch["index"]) == 2
+
+
+def test_rules_of_users_are_told(path, capsys):
+    gg.register_gradient("relax.nn.relu")(lambda i, o, cts, a: [cts[0] * relax.op.sign(o[0])])
+    try:
+        assert main(["check", path, "--json"]) == 0
+        assert main(["check", path]) == 0
+    finally:
+        unregister("relax.nn.relu")
+    output = capsys.readouterr().out.splitlines()
+    parts = [json.loads(line) for line in output[:4]]
+    assert [part["rule"] is None for part in parts] == [True, False, True, True]
+    assert "test_check.py:" in parts[1]["rule"]
+    assert parts[1]["speed"]["ratio"] > 0
+    assert parts[0]["speed"] is None
+    assert [line for line in output if "with the rule, value and gradient take" in line]
 
 
 def test_inputs_from_a_file(path, tmp_path, capsys):

@@ -23,6 +23,9 @@ def test_origin_is_added_and_replaced():
     assert read(gradient_span(primal, "hand")) == Provenance("Conv_0", "Conv", "hand")
     assert read(gradient_span(gradient_span(primal, "hand"), "user")).origin == "user"
     assert read(gradient_span(None, "derived")) == Provenance(origin="derived")
+    by_rule = gradient_span(primal, "user", primal=True, rule="rules.py:3")
+    assert read(by_rule) == Provenance("Conv_0", "Conv", "user", True, "rules.py:3")
+    assert read(gradient_span(by_rule, "hand")) == Provenance("Conv_0", "Conv", "hand")
 
 
 @pytest.mark.parametrize("span", [None, Span(SourceName("file.py"), 1, 1, 1, 1)])

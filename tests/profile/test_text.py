@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 import graphgrad as gg
+from graphgrad import models
 from graphgrad.profile.memory import LiveTensor, MemoryTimeline
 from graphgrad.profile.profile import KernelTime, Profile
 from graphgrad.profile.text import (
-    bar,
     check_figure_path,
-    profile_text,
     timing_text,
     write_profile_figure,
 )
+from graphgrad.report.graph import Subject
 from tests.peers import peer
 
 PROFILE = Profile(
@@ -40,6 +40,7 @@ PROFILE = Profile(
             LiveTensor("weight", 1_000_000, "argument", None),
         ),
     ),
+    subject=Subject(gg.from_onnx(models.mlp((4, 3))), ()),
 )
 
 
@@ -52,7 +53,7 @@ def test_time_as_text():
 
 
 def test_classes_are_summed_and_sorted():
-    lines = profile_text(PROFILE).splitlines()
+    lines = str(PROFILE).splitlines()
     (first,) = (i for i, line in enumerate(lines) if line.startswith("phase"))
     rows = [line.split() for line in lines[first + 2 : first + 5]]
     assert rows[0][:7] == ["forward", "Conv", "2", "7.000", "73.7", "%", "1.0"]
@@ -62,7 +63,7 @@ def test_classes_are_summed_and_sorted():
 
 
 def test_the_peak_says_what_is_live_and_who_made_it():
-    text = profile_text(PROFILE)
+    text = str(PROFILE)
     assert "memory in use: 5.5 MB at the peak, of which arguments 1.0 MB" in text
     assert "the peak is at kernel 2 of 3, conv_gradient (backward, a, b)" in text
     (live,) = (line for line in text.splitlines() if line.startswith("lv "))
@@ -72,15 +73,8 @@ def test_the_peak_says_what_is_live_and_who_made_it():
 
 def test_without_kernels():
     nothing = replace(PROFILE, kernels=(), memory=MemoryTimeline((), (), 4, 0, ()))
-    assert "at the peak" in profile_text(nothing)
-    assert "memory in use" not in profile_text(replace(PROFILE, memory=None))
-
-
-@pytest.mark.parametrize(
-    "fraction, width, drawn", [(1, 4, "████"), (0.5, 3, "█▌"), (0, 4, ""), (1 / 32, 4, "▏")]
-)
-def test_bars(fraction, width, drawn):
-    assert bar(fraction, width) == drawn
+    assert "at the peak" in str(nothing)
+    assert "memory in use" not in str(replace(PROFILE, memory=None))
 
 
 @pytest.mark.parametrize("ending, start", [("png", b"\x89PNG"), ("SVG", b"<?xml")])

@@ -1,5 +1,7 @@
 """Rules of what a Relax program calls by name: packed functions and PrimFuncs."""
 
+import functools
+
 import numpy as np
 import pytest
 import tvm
@@ -236,3 +238,152 @@ def test_bindings_know_who_wrote_their_gradient(registered):
     origins = [read(call.span).origin for call in calls]
     assert list(dict.fromkeys(origins)) == [None, "derived", "user", "hand"]
     assert read(calls[-1].span).origin == "hand"
+
+
+def test_a_rule_is_for_all_shapes_of_a_kernel(registered):
+    """The module names the second kernel of a name otherwise."""
+
+    def build(builder, x, y):
+        rows = [builder.emit(gg.call_te(_scaled, value, name=KERNEL)) for value in (x, y)]
+        return builder.emit(relax.Tuple(rows))
+
+    mod = function(build, ((2, 3), F64), ((4,), F64))
+    assert {gv.name_hint for gv in mod.get_global_vars()} == {"main", KERNEL, f"{KERNEL}1"}
+    registered(lambda inputs, outputs, cotangents, attrs: [7.0 * cotangents[0]], KERNEL)
+    assert [row.provenance for row in gg.coverage(mod).rows] == ["user", "user"]
+    *_, dx, dy = run(gg.vjp(mod), "main_vjp", X, np.ones(4), ONES, np.ones(4))
+    assert (dx == 7).all()
+    assert (dy == 7).all()
+
+
+def test_a_declaration_is_for_all_shapes_of_a_kernel():
+    def build(builder, x, y):
+        rows = [builder.emit(gg.call_te(_scaled, value, name=KERNEL)) for value in (x, y)]
+        return builder.emit(relax.Tuple(rows))
+
+    mod = function(build, ((2, 3), F64), ((4,), F64))
+    gg.nondifferentiable(KERNEL)
+    try:
+        assert {row.provenance for row in gg.coverage(mod).rows} == {"nondifferentiable"}
+    finally:
+        unregister(KERNEL)
+
+
+def fails(inputs, outputs, cotangents, attrs):
+    (x, weight), (ct,) = inputs, cotangents
+    return [ct * weight, ct * x]
+
+
+def misses_a_factor(inputs, outputs, cotangents, attrs):
+    return [relax.op.matmul(cotangents[0], inputs[0])]
+
+
+def returns_nothing(inputs, outputs, cotangents, attrs):
+    [cotangents[0]]
+
+
+@calls
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (fails, r"failed at line \d+: ValueError: not enough values to unpack"),
+        (misses_a_factor, r"failed: ValueError: Matmul requires"),
+        (returns_nothing, "returned nothing; return a list"),
+    ],
+    ids=["python", "tvm", "nothing"],
+)
+def test_what_a_rule_does_wrong_is_named(call, name, wrong, message, registered):
+    registered(wrong, name)
+    line = wrong.__code__.co_firstlineno
+    with pytest.raises(gg.RuleError, match=rf"test_functions\.py:{line}: .*{name} {message}"):
+        gg.vjp(function(call, ((2, 3), F64)))
+
+
+def test_a_cotangent_of_unknown_shape_is_named(registered):
+    def rule(inputs, outputs, cotangents, attrs):
+        return [relax.op.unique(cotangents[0])]
+
+    registered(rule)
+
+    line = rule.__code__.co_firstlineno
+    message = (
+        rf"functions\.py:{line}: .* a cotangent of unknown shape for input 0 of shape \[2, 3\]"
+    )
+    with pytest.raises(gg.RuleError, match=message):
+        gg.vjp(function(dps, ((2, 3), F64)))
+
+
+@pytest.mark.parametrize("name", [PACKED, KERNEL, "relax.exp"])
+def test_what_a_rule_cannot_be_called_with(name):
+    def three(inputs, outputs, cotangents):
+        return cotangents
+
+    line = three.__code__.co_firstlineno
+    message = rf"test_functions\.py:{line}: .* takes \(inputs, outputs, cotangents\), and is called"
+    with pytest.raises(gg.RuleError, match=message):
+        gg.register_gradient(name)(three)
+    with pytest.raises(gg.RuleError, match="not a function of Python"):
+        gg.register_gradient(name)(slope.__doc__)
+
+
+class Slope:
+    """A rule that is an object."""
+
+    def __call__(self, inputs, outputs, cotangents, attrs):
+        return [cotangents[0] * 3.0 * inputs[0] * inputs[0]] * self.count
+
+    def __init__(self, count):
+        self.count = count
+
+
+def of_count(count, inputs, outputs, cotangents, attrs):
+    return Slope(count)(inputs, outputs, cotangents, attrs)
+
+
+def logged(rule):
+    @functools.wraps(rule)
+    def wrapper(*arguments):
+        return rule(*arguments)
+
+    return wrapper
+
+
+@logged
+def twice(inputs, outputs, cotangents, attrs):
+    return Slope(2)(inputs, outputs, cotangents, attrs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (Slope(2), Slope.__call__.__code__),
+        (functools.partial(of_count, 2), of_count.__code__),
+        (twice, twice.__wrapped__.__code__),
+    ],
+    ids=["object", "partial", "decorated"],
+)
+def test_where_a_rule_is_written(rule, code, registered):
+    registered(rule)
+    with pytest.raises(gg.RuleError, match=rf"functions\.py:{code.co_firstlineno}: .*returned 2"):
+        gg.vjp(function(dps, ((2, 3), F64)))
+
+
+def by_packed(inputs, outputs, cotangents, attrs):
+    """A rule whose own gradient nothing is known of."""
+    (x,), (ct,) = inputs, cotangents
+    square = relax.call_dps_packed(f"{PACKED}.square", relax.Tuple([x.expr]), x.ty)
+    return [ct * 3.0 * x.emitter.emit(square)]
+
+
+@tvm.register_global_func(f"{PACKED}.square", override=True)
+def _square(x, out):
+    out.copyfrom(x.numpy() ** 2)
+
+
+@calls
+def test_a_rule_without_a_second_order_is_named(call, name, registered):
+    registered(by_packed, name)
+    once = gg.vjp(function(call, ((2, 3), F64)))
+    line = by_packed.__code__.co_firstlineno
+    with pytest.raises(gg.MissingGradientError, match=rf"rule at .*functions\.py:{line} computes"):
+        gg.vjp(once, "main_vjp", wrt="x0")

@@ -18,6 +18,7 @@ from tvm_ffi.dataclasses import py_class
 
 from ...errors import ArgumentError
 from ...ir.kernel_calls import OPAQUE_PATTERN
+from ...ir.kernel_names import name_as
 from ..graph import all_operations, operations, outputs_of
 from ..lift.prim_func import TensorProgram, lifted
 from ..lowering.prim_func import create_prim_func
@@ -149,7 +150,8 @@ def retype_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
     except ArgumentError:
         return None
     inputs = program.parameters[: len(program.parameters) - len(outputs)]
-    return kernel_of([retyping.parameter(parameter) for parameter in inputs], outputs)
+    parameters = [retyping.parameter(parameter) for parameter in inputs]
+    return name_as(kernel_of(parameters, outputs), func)
 
 
 def kept_expressions(func: tirx.PrimFunc) -> TensorProgram | None:

@@ -62,7 +62,7 @@ class Combination:
         """
         for store in stores:
             if not any(_is_old(load, stores) for load in loads([store.value])):
-                raise NoCombinationError(f"{store.buffer.name} is overwritten in every iteration")
+                raise NoCombinationError("{} is overwritten in every iteration")
         simple = _known(stores[0]) if len(stores) == 1 else None
         if simple is not None:
             return simple

@@ -18,7 +18,8 @@ from ..constants import integer_value
 from ..graph import listed
 from ..indices.linear_system import Axis, analyzer_of
 from ..walk import Expr, identity
-from .order import Rows, known_ranges
+from .disjoint import known_ranges
+from .order import Rows
 from .statements import Load, Loop, RefusedError, Statement, Store, changed, loads
 
 _MAX_EXPANDED_ELEMENTS = 1 << 28

@@ -12,16 +12,18 @@ from tvm.ir import prim
 
 from ..constants import integer_value
 from ..indices.conditions import conjuncts
-from ..indices.index_system import Inversion, invert
+from ..indices.index_system import Inversion
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
 from ..walk import Expr, identity
+from .disjoint import Place, inverted, known_ranges, never_meet
 from .statements import Access, Loop, depends, expressions, integral, loads
 
 
 def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
     """Whether iterations of a loop affect one another through a buffer.
 
-    They do not if every access tells the iteration by the element. Nor do they if a single
+    They do not if every access tells the iteration by the element; reads of what none of them
+    writes do not count, as of a pivot's row above the rows that change. Nor do they if a single
     statement accesses the buffer: that one sees to its order itself. What comes first for each
     element does not count as one.
 
@@ -35,7 +37,30 @@ def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
     first = {id(access.write) for access in touched if access.write.initial and access.stores}
     if len(writes) < 2 or (len(writes - first) < 2 and _begins_first(touched, loop.axis)):
         return False
-    return shares_elements(touched, loop.axis)
+    return shares_elements(touched, loop.axis) and shares_elements(
+        _of_iterations(touched, loop), loop.axis
+    )
+
+
+def _of_iterations(touched: Sequence[Access], loop: Loop) -> list[Access]:
+    """Accesses without the reads of what no iteration of a loop writes."""
+    stores = [access for access in touched if access.stores]
+
+    def meets(read: Access, store: Access) -> bool:
+        return not never_meet(_place(read), _place(store), _outside(read, loop.axis))
+
+    reads = [access for access in touched if not access.stores]
+    return [*stores, *(read for read in reads if any(meets(read, store) for store in stores))]
+
+
+def _place(access: Access) -> Place:
+    return Place(access.indices, access.axes, access.guards)
+
+
+def _outside(access: Access, axis: Axis) -> list[Axis]:
+    """The loops around an access that are around a given one, and so around all accesses in it."""
+    number = next(n for n, loop in enumerate(access.axes) if loop.var.same_as(axis.var))
+    return list(access.axes[:number])
 
 
 def race(touched: Sequence[Access], loop: Loop) -> bool:
@@ -57,32 +82,6 @@ def shares_elements(touched: Sequence[Access], axis: Axis) -> bool:
     return first is None or not all(
         owner is not None and tvm_ffi.structural_equal(owner, first) for owner in owners
     )
-
-
-def inverted(
-    indices: Sequence[Expr],
-    axes: Sequence[Axis],
-    element: Sequence[Axis],
-    position: Sequence[Expr] | None = None,
-    equations: Sequence[Expr] = (),
-) -> Inversion:
-    """The points of some loops at which indices are the given element (see `invert`).
-
-    Raises
-    ------
-    NotAffineError
-        An index is not affine, or is read from data, or the range of a loop is.
-    """
-    bounds = [bound for axis in axes for bound in (axis.low, axis.extent)]
-    read = loads([*indices, *bounds, *(position or [])])
-    if read:
-        raise NotAffineError(read[0])
-    return invert(indices, axes, element, position, equations)
-
-
-def known_ranges(axes: Sequence[Axis]) -> list[Axis]:
-    """Those of some loops whose ranges are not read from data."""
-    return [axis for axis in axes if not loads([axis.low, axis.extent])]
 
 
 def _begins_first(touched: Sequence[Access], axis: Axis) -> bool:

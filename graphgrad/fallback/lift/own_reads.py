@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
-import tvm_ffi
-from tvm import tirx
-from tvm.ir import prim
-
 from ..guarded import Guard
-from ..indices.linear_system import Axis, NotAffineError, analyzer_of
-from ..walk import Expr, identity
-from .order import inverted
-from .statements import RefusedError, Store, equal, integral, loads
+from ..indices.linear_system import Axis
+from .disjoint import Place, is_same_point, never_meet
+from .statements import RefusedError, Store, equal, loads
 
 
 class OrderError(RefusedError):
@@ -26,11 +18,17 @@ class OrderError(RefusedError):
     ----------
     buffer : Var
         The one through which they depend on one another.
+    name : str
+        What the kernel calls it; its reason has braces where that belongs.
     """
 
     def __init__(self, buffer: Any, reason: str):
         super().__init__(reason)
         self.buffer = buffer
+        self.name = str(buffer.name)
+
+    def __str__(self) -> str:
+        return super().__str__().replace("{}", self.name)
 
 
 @dataclass(frozen=True)
@@ -76,45 +74,13 @@ def check_own_reads(update: Update) -> None:
             ):
                 raise OrderError(
                     store.buffer,
-                    f"{store.buffer.name}[{_text(store.indices)}] is computed from "
-                    f"{store.buffer.name}[{_text(load.indices)}], which another iteration writes",
+                    "{} is computed from an element of it that another iteration writes",
                 )
 
 
 def _never_written(load: Any, store: Store, update: Update) -> bool:
-    """Whether no iteration writes the element that a load reads, provably."""
-    try:
-        inversion = inverted(store.indices, update.axes, update.axes, position=list(load.indices))
-    except NotAffineError:
-        return False
-    analyzer = analyzer_of([*update.axes, *inversion.loops])
-    # The iteration that would write the element, in terms of the one that reads it.
-    pairs = zip([axis.var for axis in update.axes], inversion.values, strict=True)
-    writer_values = {identity(var): value for var, value in pairs}
-    conditions = integral(update.guards)
-    elsewhere = [
-        tvm_ffi.structural_map(
-            guard, (tvm.ir.Var, lambda var: writer_values.get(identity(var), var))
-        )
-        for guard in conditions
-    ]
-    # The reading iteration meets its conditions; if the writing one cannot, there is none.
-    with ExitStack() as scopes:
-        for guard in conditions:
-            scopes.enter_context(analyzer.constraint_scope(guard))
-        return any(_never_holds(guard, analyzer) for guard in [*inversion.guards, *elsewhere])
-
-
-def _never_holds(guard: Expr, analyzer: tvm.sym.Analyzer) -> bool:
-    if analyzer.can_prove(tirx.Not(guard)):
-        return True
-    # TVM sees that j < i for a loop j up to i, but not that j - i is not 0.
-    difference = analyzer.simplify(guard.a - guard.b) if isinstance(guard, prim.EQ) else None
-    return isinstance(difference, prim.Sub) and any(
-        analyzer.can_prove(order)
-        for order in (difference.a < difference.b, difference.a > difference.b)
-    )
-
-
-def _text(indices: Sequence[Expr]) -> str:
-    return ", ".join(map(str, indices))
+    """Whether no other iteration writes the element that a load reads, provably."""
+    axes, guards = tuple(update.axes), tuple(update.guards)
+    reading = Place(list(load.indices), axes, guards)
+    writing = Place(store.indices, axes, guards)
+    return never_meet(reading, writing) or is_same_point(reading, writing)

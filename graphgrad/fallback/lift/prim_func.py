@@ -22,8 +22,9 @@ from ..graph import operations, rewritten
 from ..guarded import Guard
 from ..indices.linear_system import Axis, analyzer_of
 from ..walk import Expr, identity, tensor_key
+from .disjoint import known_ranges
 from .expansion import Expansion, expanded, scanned
-from .order import conflicting, known_ranges, race, rows_of, shares_elements
+from .order import conflicting, race, rows_of, shares_elements
 from .own_reads import OrderError, Update
 from .reading import statements_of
 from .statements import (
@@ -130,9 +131,10 @@ def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence
 def _message(func: tirx.PrimFunc, refused: RefusedError) -> str:
     name = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else ""
     function = f" of {name}" if name else ""
+    statement = f", by the statement {refused.statement}" if refused.statement else ""
     return (
         f"the block {refused.block or 'main'}{function} cannot be written as tensor expressions: "
-        f"{refused}; register a gradient for the function by gg.register_gradient"
+        f"{refused}{statement}; register a gradient for the function by gg.register_gradient"
     )
 
 
@@ -174,6 +176,7 @@ class _Lifter:
         self.private: dict[int, _Private] = {}
         self.lost: dict[int, Use] = {}
         self.origins: dict[int, int] = {}
+        self.names: dict[int, str] = {}
         # Identities are keys: a buffer that is gone would leave its own to another one.
         self.alive: list[Any] = []
 
@@ -204,11 +207,7 @@ class _Lifter:
 
     def _loop(self, loop: Loop, context: _Context) -> None:
         inside = replace(context, loops=(*context.loops, loop))
-        try:
-            expansions = self._expansions(loop, inside)
-        except RefusedError as error:
-            error.block = next(access.write.block for access in accesses(loop.body))
-            raise
+        expansions = self._expansions(loop, inside)
         if not expansions:
             self.visit(loop.body, inside)
             return
@@ -232,18 +231,22 @@ class _Lifter:
         hands_on = _STATE in uses.values() and not loop.threads
         expansions = []
         for key, use in uses.items():
-            buffer = buffers[key]
             if use == _STATE and loop.threads and not race(touched[key], loop):
                 continue
-            if use == _STATE and (loop.threads or loop.lanes):
-                kind = "threads" if loop.threads else "lanes of a vector"
-                raise RefusedError(f"{kind} go on from what others leave in {buffer.name}")
             rows = rows_of(touched[key], loop.axis) if use != _PRIVATE else None
             # What is handed on is made of what has the iteration as a dimension.
             is_row = hands_on and rows is not None and rows.lag == 0
-            if use or (is_row and _is_read(touched[key])):
-                is_state = use == _STATE and (rows is None or rows.lag > 0)
-                expansions.append(Expansion.of(buffer, loop.axis, around, is_state, rows))
+            if not use and not (is_row and _is_read(touched[key])):
+                continue
+            is_state = use == _STATE and (rows is None or rows.lag > 0)
+            try:
+                _refuse_simultaneous(loop, buffers[key], use)
+                expansions.append(Expansion.of(buffers[key], loop.axis, around, is_state, rows))
+            except RefusedError as error:
+                store = next(access for access in touched[key] if access.stores)
+                error.block = store.write.block
+                error.statement = store.write.text([axis.var for axis in store.axes])
+                raise
         return expansions
 
     def _use(self, loop: Loop, touched: Sequence[Access], buffer: Any) -> int:
@@ -268,6 +271,7 @@ class _Lifter:
         key, inside = identity(expansion.buffer), identity(expansion.inside)
         self.alive += [expansion.inside, expansion.past]
         self.origins[inside] = self._origin(expansion.buffer)
+        self.names[inside] = self.names.get(key, str(expansion.buffer.name))
         if before[key] is None:
             use = (identity(expansion.axis.var), self._origin(expansion.buffer))
             self.private[inside] = _Private(use)
@@ -320,12 +324,13 @@ class _Lifter:
             for load in loads([*expressions(write), *(guard for guard, _ in context.guards)]):
                 self._check_written(load, context)
             results = updated(update, self.held)
-        except OrderError as error:
-            error.block = write.block
-            raise self._state(error, write, context) from None
         except RefusedError as error:
             error.block = error.block or write.block
-            raise
+            error.statement = write.text([axis.var for axis in context.axes])
+            if not isinstance(error, OrderError):
+                raise
+            error.name = self.names.get(identity(error.buffer), error.name)
+            raise self._state(error, write, context) from None
         for store, result in zip(write.stores, results, strict=True):
             key = identity(store.buffer)
             self.lost.pop(key, None)
@@ -401,6 +406,13 @@ def _follows(analyzer: Any, assumptions: Sequence[Expr], conditions: Sequence[Ex
         for condition in assumptions:
             scopes.enter_context(analyzer.constraint_scope(condition))
         return all(analyzer.can_prove(condition) for condition in conditions)
+
+
+def _refuse_simultaneous(loop: Loop, buffer: Any, use: int) -> None:
+    """Raise if iterations go on from one another, and happen at once."""
+    if use == _STATE and (loop.threads or loop.lanes):
+        kind = "threads" if loop.threads else "lanes of a vector"
+        raise RefusedError(f"{kind} go on from what others leave in {buffer.name}")
 
 
 def _is_read(touched: Sequence[Access]) -> bool:

@@ -299,15 +299,15 @@ class _Reader:
         """Stores at once; each lane of a vector is stored by itself."""
         lanes = lanes_of(stores[0])
         if lanes == 1:
-            return [self._write([self._store(store) for store in stores])]
+            return [self._write([self._store(store) for store in stores], stores[0])]
         if len(stores) > 1:
             raise self._refused("several vectors are stored at once")
         axis = Axis(tirx.Var("lane", "int32"), tirx.const(0, "int32"), tirx.const(lanes, "int32"))
         store = self._store(stores[0], axis.var)
-        return [Loop(axis, [self._write([store])], lanes=True)]
+        return [Loop(axis, [self._write([store], stores[0])], lanes=True)]
 
-    def _write(self, stores: list[Store]) -> Write:
-        return Write(stores, self.block, self.in_any_order, self.initial)
+    def _write(self, stores: list[Store], source: Any) -> Write:
+        return Write(stores, self.block, self.in_any_order, self.initial, source=source)
 
     def _store(self, store: Any, number: Any = None) -> Store:
         indices, value = list(map(self.expression, store.indices)), self.expression(store.value)

@@ -22,11 +22,20 @@ Load = tvm.ir.TensorLoad
 
 
 class RefusedError(Exception):
-    """A statement has no tensor expression; the text says why."""
+    """A statement has no tensor expression; the text says why.
+
+    Attributes
+    ----------
+    block : str
+        The name of the block that it stands in.
+    statement : str
+        It and the loops around it, as they are written; empty if no single one is the reason.
+    """
 
     def __init__(self, reason: str, block: str = ""):
         super().__init__(reason)
         self.block = block
+        self.statement = ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,9 @@ class Write:
         They come before a reduction, for each element before all that is combined with it.
     atomic : bool
         Threads may do it to the same element.
+    source : Stmt or None
+        The statement of the kernel that it is, or the first of several; None of one that it has
+        not.
     """
 
     stores: list[Store]
@@ -60,6 +72,16 @@ class Write:
     in_any_order: bool = False
     initial: bool = False
     atomic: bool = False
+    source: Any = None
+
+    def text(self, loops: Sequence[Any]) -> str:
+        """The statement as it is written, and the variables of the loops around it."""
+        if self.source is None:
+            return ""
+        indices = ", ".join(map(str, self.source.indices))
+        around = ", ".join(str(var.name) for var in loops)
+        where = f" in the loops over {around}" if around else ""
+        return f"{self.source.buffer.name}[{indices}] = {self.source.value}{where}"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_a
 from ..scatter import Scatter, scatter_add
 from ..walk import Expr, identity, substituted
 from .combination import Combination, NoCombinationError
-from .order import inverted
+from .disjoint import inverted
 from .own_reads import OrderError, Update, all_loads, check_own_reads, is_own
 from .statements import Load, Store, depends, equal, integral, is_integral, loads
 
@@ -150,7 +150,7 @@ def _scatter_update(update: Update, held: Held) -> Result:
     if combination is None or combination.name != "sum" or len(own_loads) != 1:
         raise OrderError(
             first.buffer,
-            f"{first.buffer.name} changes at places that are read from data, and not by a sum",
+            "{} changes at places that are read from data, and not by a sum",
         )
     axes = _renew_axes(update.axes)
     renamed = [(a.var, b.var) for a, b in zip(update.axes, axes, strict=True)]
@@ -210,7 +210,7 @@ class _Nest:
         values = [self._seen(store.value) for store in self.update.stores]
         if any(depends(value, variables) for value in values):
             store = self.update.stores[0]
-            raise OrderError(store.buffer, f"{store.buffer.name} is overwritten in every iteration")
+            raise OrderError(store.buffer, "{} is overwritten in every iteration")
         guards = self._guards()
         kept = [guard for guard in guards if not depends(guard[0], variables)]
         reached = [self._reached([guard for guard in guards if depends(guard[0], variables)])]
@@ -275,8 +275,7 @@ class _Nest:
         """
         stores = self.update.stores
         if any(is_own(load, self.update) for load in loads([g for g, _ in self.update.guards])):
-            reason = f"whether {stores[0].buffer.name} changes depends on what it holds"
-            raise OrderError(stores[0].buffer, reason)
+            raise OrderError(stores[0].buffer, "whether {} changes depends on what it holds")
         before = [self.held(store.buffer) for store in stores]
         starts = _constants(before)
         try:

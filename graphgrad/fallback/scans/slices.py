@@ -114,6 +114,11 @@ class Slicing:
             identity(inner): [] for op in stages for inner in _expand_scan(op)
         }
         self.demanded: list[Slice] = []
+        self._scans = [
+            inner for op in stages for inner in _expand_scan(op) if isinstance(inner, te.ScanOp)
+        ]
+        self._sliced_along: dict[int, set[int]] = {}
+        """For some scans and their states, the dimensions along which alone they are sliced."""
 
     def tensors(self, tensors: Sequence[te.Tensor], where: Expr) -> list[te.Tensor]:
         """Some tensors where their first index has a value; zero outside their bounds.
@@ -130,10 +135,16 @@ class Slicing:
             A stage cannot be computed for one place; the error names it.
         """
         position = {0: self._analyzer([]).simplify(where)}
-        parts = [self._demand(tensor, position, []) for tensor in tensors]
+        counts = {key: len(parts) for key, parts in self.slices.items()}
         # All that is read is known before anything is built, so that each slice is built once.
-        while self.demanded:
-            self._put(self.demanded.pop())
+        while True:
+            parts = [self._demand(tensor, position, []) for tensor in tensors]
+            while self.demanded:
+                self._put(self.demanded.pop())
+            if not self._restrict_scans():
+                break
+            for key, count in counts.items():
+                del self.slices[key][count:]
         for part in _readers_last(part for part in parts if part is not None):
             self._build(part)
         return [self._at(tensor, position) for tensor in tensors]
@@ -146,6 +157,8 @@ class Slicing:
         if isinstance(tensor.op, te.ScanOp):
             # Its own time is no dimension to slice: each of its steps needs those before.
             position = {i: at for i, at in position.items() if i > 0}
+        along = self._sliced_along.get(identity(tensor.op), position.keys())
+        position = {i: at for i, at in position.items() if i in along}
         for part in existing:
             if _same_position(part.position, position):
                 return part
@@ -155,6 +168,29 @@ class Slicing:
         )
         self.demanded.append(existing[-1])
         return existing[-1]
+
+    def _restrict_scans(self) -> bool:
+        """Slice scans along fewer dimensions, where places differ by more than the outer time.
+
+        A row of a state that is the outer time's, among others, is an element of the state at that
+        time: the scan computes them all. Returns whether there was such a scan.
+        """
+        is_restricted = False
+        for op in self._scans:
+            keys = [identity(op), *(identity(state.op) for state in op.state_placeholder)]
+            positions = [part.position for key in keys for part in self.slices[key]]
+            if not positions:
+                continue
+            common = {
+                i
+                for i, at in positions[0].items()
+                if all(i in other and same(other[i], at) for other in positions)
+            }
+            # With nothing in common it is read at several times; `_scan` says so.
+            if common and any(position.keys() != common for position in positions):
+                self._sliced_along |= dict.fromkeys(keys, common)
+                is_restricted = True
+        return is_restricted
 
     def _put(self, part: Slice) -> None:
         """Put a stage at its place, and demand what it reads there."""

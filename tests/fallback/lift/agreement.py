@@ -11,6 +11,7 @@ import tvm
 from graphgrad.fallback.backprop import is_float
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.lift.prim_func import TensorProgram, lifted
+from graphgrad.lower.kernels.zero_based_loops import start_loops_at_zero
 from tests.fallback.interpreter import evaluate
 
 Function = Callable[..., Sequence[np.ndarray]]
@@ -20,7 +21,7 @@ _STEP = 1e-6
 
 def compiled(func: Any, inputs: int) -> Function:
     """Return a kernel as a function of numpy arrays, its results filled with zeros before."""
-    executable = tvm.compile(func, "llvm")
+    executable = tvm.compile(start_loops_at_zero(func), "llvm")
 
     def call(*arrays: Any) -> list[np.ndarray]:
         given = [a if isinstance(a, int) else tvm.runtime.tensor(a) for a in arrays]

@@ -86,7 +86,7 @@ def compare(program: Program, func: tirx.PrimFunc) -> str:
 
 def _reason(error: Exception) -> str:
     """Return a refusal's reason without the names that are in it."""
-    text = str(error).split("expressions: ")[-1].split(";")[0]
+    text = re.split(";|, by the statement", str(error).split("expressions: ")[-1])[0]
     return re.sub(r"\b[A-Za-z_]+\d[\w.]*(\[[^\]]*\])*", "…", text)[:90]
 
 

@@ -67,11 +67,28 @@ def raced(A: T.Buffer((8,), "float32"), B: T.Buffer((1,), "float32")):
                 B[0] = S[0]
 
 
+@T.prim_func(s_tir=True)
+def factored(A: T.Buffer((1024, 1024), "float32"), B: T.Buffer((1024, 1024), "float32")):
+    for i, j in T.grid(1024, 1024):
+        B[i, j] = A[i, j]
+    with T.sblock("search"):
+        for k in range(1024):
+            for i in range(k + 1, 1024):
+                B[i, k] = B[i, k] / B[k, k]
+                for j in range(k + 1, 1024):
+                    B[i, j] = B[i, j] - B[i, k] * B[k, j]
+
+
 REFUSED = [
     (searched, 1, "while loop"),
     (called, 1, "calls secret"),
-    (exchanged, 1, "which another iteration writes"),
+    (
+        exchanged,
+        1,
+        "S is computed from an element of it that another iteration writes, by the statement",
+    ),
     (raced, 1, "threads go on from what others leave in S"),
+    (factored, 1, r"loop k go on from all of B, .* by the statement B\[i, k\] = .* over k, i; "),
     (reversed_axis, 1, "do not begin at the first place of its reduce axis"),
     (growing, 2, "how often the loop i runs is read from data"),
     (shifted_lanes, 1, "lanes of a vector go on from what others leave in B"),
