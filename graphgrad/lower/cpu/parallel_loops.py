@@ -28,7 +28,7 @@ from ...ir.kernel_structure import (
 )
 from ...ir.loops import fused, sequence, within
 from ...ir.visits import nodes_in
-from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
+from ..kernels.independent_loops import are_plain, carries, trip_count, writes_its_own
 from .map import MIN_PARALLEL_TRIPS
 from .vector_nests import vector_nest
 from .vector_scatters import vector_scatter
@@ -122,6 +122,8 @@ def _scatter_in_parallel(
         return None
     if not stores or not all(store.buffer.same_as(stores[0].buffer) for store in stores):
         return None
+    if carries(inner, kept):
+        return None  # a trip reads what the one before it has kept
     first = _index_of_all(loops, stores, inner)
     rest = [each for each in loops if not each.same_as(first)]
     # What neighbors do in turn is what they do side by side, but for the order of additions.

@@ -18,10 +18,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
@@ -151,6 +152,15 @@ def _conditions(body: Any) -> list[Any]:
     return choices + [branch.condition for branch in nodes_in(body, tirx.IfThenElse)]
 
 
+def _one_element_each(accesses: Sequence[Any]) -> bool:
+    """Whether all accesses to a buffer are to the same element."""
+    return all(
+        not buffer_of(a).same_as(buffer_of(b))
+        or all(map(tvm_ffi.structural_equal, a.indices, b.indices))
+        for a, b in combinations(accesses, 2)
+    )
+
+
 class _Nest:
     """Writes the nest of one block.
 
@@ -183,6 +193,9 @@ class _Nest:
         if not stores or nodes_in(body, tirx.Evaluate):  # a call may do anything
             raise NotInVectors
         self._written = list(dict.fromkeys(store.buffer for store in stores))
+        reads = [load for load in nodes_in(body, Load) if is_among(load.source, self._written)]
+        if not _one_element_each([*stores, *reads]) or (init is None and reads):
+            raise NotInVectors
         self._stores = [next(s for s in stores if s.buffer.same_as(b)) for b in self._written]
         self._around = around
         self._loops = self._split(stores, spatial)
@@ -270,10 +283,10 @@ class _Nest:
         var, _ = self._loops.lane
         lane = variable("lane", str(var.ty))
         ranges = {v: (0, trips) for v, trips in self._around.items() if not v.same_as(var)}
-        values = VectorValues(lane, lanes, {**ranges, **numbers})
+        values = VectorValues(lane, lanes, {**ranges, **numbers}, self._local)
         position = {var: start + lane}
         if self._init is None:
-            stores = values.run(substitute_values(self._body, position), self._local)
+            stores = values.run(substitute_values(self._body, position))
             if any(condition is not None for _, condition in stores):
                 raise NotInVectors
             results = [values.each_lane(store) for store, _ in stores]
@@ -299,7 +312,7 @@ class _Nest:
         alike, body = common_conditions(self._body, self._loops.lane[0], self._local)
         step = substitute_values(replace_nodes(body, kinds, in_totals), position)
         updates = []
-        for store, condition in values.run(step, self._local):
+        for store, condition in values.run(step):
             value = store.value
             if condition is not None:
                 value = tirx.Select(condition, value, tirx.BufferLoad(store.buffer, [lane]))

@@ -56,6 +56,9 @@ def vector_scatter(
     stores = [s for s in nodes_in(inner, tirx.BufferStore) if not is_among(s.buffer, kept)]
     if len(stores) != 1 or len(nodes_in(inner, (*BINARY, tirx.Cast))) < _MIN_OPERATIONS:
         return None
+    reads = [load for load in nodes_in(inner, Load) if load.source.same_as(stores[0].buffer)]
+    if len(reads) != 1:  # the sum so far decides what is added, or where
+        return None
     term = _added(stores[0])
     widest = unit.lanes(str(stores[0].buffer.dtype))
     long = [each for each in loops if lanes_of(int(each.extent), widest) > 1]
@@ -106,9 +109,9 @@ def _vector(
     """The additions of some neighboring trips of a loop over `var`."""
     lane = variable("lane", str(var.ty))
     alike, inner = common_conditions(inner, var, local)
-    values = VectorValues(lane, lanes, ranges)
+    values = VectorValues(lane, lanes, ranges, local)
     body = substitute_values(inner, {var: start + lane})
-    ((added, condition),) = values.run(body, local)
+    ((added, condition),) = values.run(body)
     last = added.indices[-1]
     # Elements of one row: each lane has its own.
     in_row = condition is None and stride(added, lane) == 1 and linear_coefficient(last, lane) == 1
@@ -133,7 +136,6 @@ def _added(store: Any) -> Any | None:
             isinstance(total, Load)
             and total.source.same_as(store.buffer)
             and all(map(tvm_ffi.structural_equal, total.indices, store.indices))
-            and not is_among(store.buffer, [load.source for load in nodes_in(term, Load)])
         ):
             return term
     return None

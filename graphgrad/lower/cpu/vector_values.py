@@ -50,6 +50,8 @@ class VectorValues:
     lanes : int
     ranges : dict
         The first value of each loop around, and the one behind its last, by variable.
+    local : sequence of Buffer
+        The local memory that statements keep values in.
 
     Attributes
     ----------
@@ -59,19 +61,24 @@ class VectorValues:
         What they store to, to be allocated around them.
     """
 
-    def __init__(self, lane: Any, lanes: int, ranges: Mapping[Any, tuple[int, int]]):
+    def __init__(
+        self,
+        lane: Any,
+        lanes: int,
+        ranges: Mapping[Any, tuple[int, int]],
+        local: Sequence[Any] = (),
+    ):
         self._lane, self._lanes = lane, lanes
         self.statements: list[Any] = []
         self.buffers: list[Any] = []
+        self._local = dict.fromkeys(local)
         self._values: dict[Any, Any] = {}
         """By the buffer or the variable that stood for a value: the read that stands for it now."""
         self._conditions: list[tuple[Any, Any]] = []
         """Conditions, and the reads of what is kept of them."""
         self._analyzer = analyzer_of({**ranges, lane: (0, lanes)})
 
-    def run(
-        self, statement: Any, local: Sequence[Any], condition: Any | None = None
-    ) -> list[tuple[Any, Any | None]]:
+    def run(self, statement: Any, condition: Any | None = None) -> list[tuple[Any, Any | None]]:
         """Compute what a statement keeps, and return its other stores, each with its condition.
 
         These, their indices too, are in terms of what is kept.
@@ -79,8 +86,6 @@ class VectorValues:
         Parameters
         ----------
         statement : Stmt
-        local : sequence of Buffer
-            The local memory that the statement keeps values in.
         condition : Expr, optional
             What must hold for the statement to run: a read of what is kept.
 
@@ -89,7 +94,7 @@ class VectorValues:
         NotInVectors
         """
         if isinstance(statement, tirx.SeqStmt):
-            return [s for part in statement.seq for s in self.run(part, local, condition)]
+            return [s for part in statement.seq for s in self.run(part, condition)]
         if isinstance(statement, tirx.AllocBuffer):
             return []
         if isinstance(statement, tirx.Bind):
@@ -98,17 +103,17 @@ class VectorValues:
         if isinstance(statement, tirx.IfThenElse):
             holds = self.plain(statement.condition, condition)
             if self._is_true(holds):
-                return self.run(statement.then_case, local, condition)
+                return self.run(statement.then_case, condition)
             holds = self._known(holds)
-            stores = self.run(statement.then_case, local, self._both(condition, holds))
+            stores = self.run(statement.then_case, self._both(condition, holds))
             if statement.else_case is None:
                 return stores
             otherwise = self._both(condition, tirx.Not(holds))
-            return stores + self.run(statement.else_case, local, otherwise)
+            return stores + self.run(statement.else_case, otherwise)
         if not isinstance(statement, tirx.BufferStore):
             raise NotInVectors
         value = self.plain(statement.value, condition)
-        if not is_among(statement.buffer, local):
+        if statement.buffer not in self._local:
             indices = [self.plain(index, condition) for index in statement.indices]
             return [(tirx.BufferStore(statement.buffer, value, indices), condition)]
         earlier = self._values.get(statement.buffer)
@@ -207,6 +212,8 @@ class VectorValues:
         """A read, of the first element where a condition does not hold."""
         if node.source in self._values:
             return self._values[node.source]
+        if node.source in self._local:
+            raise NotInVectors  # it was set by another trip, if at all
         indices = []
         for number, given in enumerate(node.indices):
             index = yield self._plain(given, condition)

@@ -1,6 +1,7 @@
 """What is no stage runs in parallel where its loops are independent, and computes the same."""
 
 import numpy as np
+import pytest
 from tvm import te, tirx
 from tvm.script import tirx as T
 
@@ -68,3 +69,47 @@ def test_an_axis_that_only_says_it_is_spatial_stays_serial():
     """TVM compiles it, in the order of the loops."""
     outer = schedule_loops(carried, UNIT, binds=False).script()
     assert "for i in T.parallel" not in outer and "fused in T.parallel" not in outer
+
+
+@T.prim_func(s_tir=True)
+def running_rows(x: T.Buffer((1024, 32), "float32"), y: T.Buffer((1024, 32), "float32")):
+    with T.sblock("running"):
+        T.reads(x[0:1024, 0:32])
+        T.writes(y[0:1024, 0:32])
+        row = T.alloc_local((32,), "float32")
+        for i, j in T.grid(1024, 32):
+            row[j] = T.if_then_else(i == 0, x[i, j], row[j] * T.float32(0.5) + x[i, j])
+            y[i, j] = row[j]
+
+
+@T.prim_func(s_tir=True)
+def last_positive(x: T.Buffer((1024, 32), "float32"), y: T.Buffer((1024, 32), "float32")):
+    with T.sblock("last"):
+        T.reads(x[0:1024, 0:32])
+        T.writes(y[0:1024, 0:32])
+        last = T.alloc_local((1,), "float32")
+        last[0] = T.float32(0)
+        for i, j in T.grid(1024, 32):
+            if x[i, j] > T.float32(0):
+                last[0] = x[i, j]
+            y[i, j] = last[0]
+
+
+@T.prim_func(s_tir=True)
+def saturating(x: T.Buffer((1024, 32), "float32"), y: T.Buffer((1024, 32), "float32")):
+    with T.sblock("saturating"):
+        T.reads(x[0:1024, 0:32])
+        T.writes(y[0:1024, 0:32])
+        for i, j in T.grid(1024, 32):
+            y[i, j] = T.float32(0)
+        for i, j, k in T.grid(1024, 32, 16):
+            if y[i, 0] < T.float32(2):
+                y[i, 0] = y[i, 0] + T.exp(x[i, j]) * T.Cast("float32", k) * x[i, k] * x[i, k]
+
+
+@pytest.mark.parametrize("kernel", [running_rows, last_positive, saturating])
+def test_what_a_trip_leaves_for_the_next_one(kernel):
+    """A local value, or the sum so far: trips stay in order."""
+    x, y = tensor(1024, 32), tensor(1024, 32)
+    runs = run([x], [y], make=lambda _: kernel)
+    np.testing.assert_array_equal(*[each[0] for each in (runs.stock, runs.scheduled)])
