@@ -211,7 +211,7 @@ def _schedule_stages(
         stage, *remaining = remaining
         if chain and chain.has(stage.name):
             continue
-        if serves(stage) and (nest := vector_nest(statements[stage.name], unit, small)):
+        if serves(stage, unit) and (nest := vector_nest(statements[stage.name], unit, small)):
             nests[stage.name] = nest
             continue
         epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]

@@ -49,6 +49,7 @@ from .vector_values import (
     VectorValues,
     analyzer_of,
     common_conditions,
+    distinct,
     lanes_of,
     under,
 )
@@ -61,6 +62,10 @@ _MAX_UNROLLED = 8
 
 _SIDE_BY_SIDE = 4
 """Vectors of results that are summed up side by side, to hide the latency of an addition."""
+
+
+_MIN_OPERATIONS = 8
+"""Operations for each read that is collected lane by lane, below which vectors do not pay."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +87,22 @@ class _Loops:
     reduced: list[tuple[Any, int]]
 
 
-def serves(stage: Stage) -> bool:
+def serves(stage: Stage, unit: VectorUnit) -> bool:
     """Whether a stage is better computed by a nest in vectors than by TVM's primitives.
 
     It reads at places that data choose, or neighbors under a condition that tells them apart.
     """
-    if any(map(_chosen_by_data, stage.loads)):
-        return True
-    if not stage.spatial or not stage.reduced:
+    if not stage.spatial or not stage.spatial[-1].extent:
         return False
     last = stage.spatial[-1]
-    strides = [stride(load, last.var) for load in stage.loads]
-    return 1 in strides and set(strides) <= {0, 1} and not has_uniform_conditions(stage, last)
+    strides = {stride(load, last.var) for load in stage.loads}
+    is_smooth = strides <= {0, 1} and has_uniform_conditions(stage, last)
+    if any(map(_chosen_by_data, stage.loads)):
+        if is_smooth:  # whole vectors are left to TVM's primitives
+            return bool(last.extent % unit.lanes(stage.dtype))
+        collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
+        return stage.operations >= _MIN_OPERATIONS * len(collected)
+    return bool(stage.reduced) and strides <= {0, 1} and 1 in strides and not is_smooth
 
 
 def _chosen_by_data(load: Any) -> bool:
@@ -198,6 +207,7 @@ class _Nest:
             raise NotInVectors
         self._stores = [next(s for s in stores if s.buffer.same_as(b)) for b in self._written]
         self._around = around
+        self._is_gather = _gathers(body, around)
         self._loops = self._split(stores, spatial)
         # The vectors of the widest type are registers, of others parts of one.
         widest = min(unit.lanes(str(buffer.dtype)) for buffer in self._written)
@@ -207,7 +217,7 @@ class _Nest:
         if (
             init is not None
             and self._loops.lane[1] >= _SIDE_BY_SIDE * widest
-            and not _gathers(body, around)
+            and not self._is_gather
         ):
             self._lanes *= _SIDE_BY_SIDE
 
@@ -271,10 +281,14 @@ class _Nest:
         inside = next(
             (n for n in (vectors // 2, vectors // 4, 3 * vectors // 4) if hold_in(n)), None
         )
+        if inside is None and not self._is_gather:
+            raise NotInVectors
         if inside is None:
             return [(0, vectors)]
         first = bisect_left(range(inside), True, key=hold_in)
         last = bisect_left(range(inside, vectors), True, key=lambda n: not hold_in(n))
+        if 2 * (inside + last - first) < vectors and not self._is_gather:
+            raise NotInVectors  # most neighbors would be read one by one
         cuts = [0, first, inside + last, vectors]
         return [(start, end) for start, end in pairwise(cuts) if start < end]
 

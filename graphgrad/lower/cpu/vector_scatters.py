@@ -54,7 +54,9 @@ def vector_scatter(
     """
     kept = [*local, *(node.buffer for node in nodes_in(inner, tirx.AllocBuffer))]
     stores = [s for s in nodes_in(inner, tirx.BufferStore) if not is_among(s.buffer, kept)]
-    if len(stores) != 1 or len(nodes_in(inner, (*BINARY, tirx.Cast))) < _MIN_OPERATIONS:
+    computed = [value for s in nodes_in(inner, tirx.BufferStore) for value in (s.value, *s.indices)]
+    operations = sum(len(nodes_in(value, (*BINARY, tirx.Cast))) for value in distinct(computed))
+    if len(stores) != 1 or operations < _MIN_OPERATIONS:
         return None
     reads = [load for load in nodes_in(inner, Load) if load.source.same_as(stores[0].buffer)]
     if len(reads) != 1:  # the sum so far decides what is added, or where

@@ -182,6 +182,9 @@ class VectorValues:
             self._values[node.var] = self.keep(value)
             return (yield self._plain(node.body, condition))
         choice = choice_of(node)
+        decides = choice is not None or isinstance(node, prim.And | prim.Or)
+        if decides and condition is None and self._is_common(node):
+            return node  # evaluated once for all lanes, in the way that it was
         # TVM guards what a `Select` reads, too (`RewriteUnsafeSelect`), but not in vectors.
         if choice is not None and (
             is_conditional(node) or any(map(self._reads_memory, choice[1:]))
@@ -203,6 +206,11 @@ class VectorValues:
         for part in children(node):
             parts.append((yield self._plain(part, condition)))
         return rebuilt(node, parts)
+
+    def _is_common(self, node: Expr) -> bool:
+        """Whether an expression is the same in all lanes, and in terms of nothing that is kept."""
+        variables = nodes_in(node, tvm.ir.Var)
+        return not uses(node, self._lane) and not any(var in self._values for var in variables)
 
     def _reads_memory(self, node: Expr) -> bool:
         """Whether an expression reads more than what is kept."""
