@@ -92,9 +92,9 @@ def serves(stage: Stage, unit: VectorUnit) -> bool:
 
     It reads at places that data choose, or neighbors under a condition that tells them apart.
     """
-    if not stage.spatial or not stage.spatial[-1].extent:
+    last = stage.spatial[-1] if stage.spatial else None
+    if last is None or last.extent is None:
         return False
-    last = stage.spatial[-1]
     strides = {stride(load, last.var) for load in stage.loads}
     is_smooth = strides <= {0, 1} and has_uniform_conditions(stage, last)
     if any(map(_chosen_by_data, stage.loads)):
