@@ -1,9 +1,10 @@
-"""The pages of the site that are no files here: those of the root, and one for each public name.
+"""The pages of the site that are no files here: of the root, of notebooks, of each public name.
 
 A hook of ``mkdocs.yml``. The names are read from the source, so that nothing is imported.
 """
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,15 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 PAGES = {name: f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
 PAGES["README"] = "index.md"
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+
+RETURNED = {
+    "check_grads": "check.result.GradientCheck",
+    "coverage": "report.coverage.Coverage",
+    "profile": "profile.profile.Profile",
+    "train_step": "train.step.TrainStep",
+}
+"""What some functions return, which has no public name: described on their pages."""
 
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
@@ -27,8 +37,11 @@ def on_files(files, config):
     for source, target in PAGES.items():
         text = (ROOT / f"{source}.md").read_text("utf-8")
         files.append(File.generated(config, target, content=text))
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        files.append(File.generated(config, f"{path.stem}.md", content=_notebook(path)))
     for name in public_names():
-        files.append(File.generated(config, f"api/{name}.md", content=f"::: graphgrad.{name}\n"))
+        text = "\n".join(f"::: graphgrad.{n}\n" for n in (name, RETURNED.get(name)) if n)
+        files.append(File.generated(config, f"api/{name}.md", content=text))
     return files
 
 
@@ -49,6 +62,17 @@ def public_names():
     return sorted(ast.literal_eval(names), key=str.lower)
 
 
+def _notebook(path):
+    """A notebook as a page: its text, its code, and what that has printed."""
+    parts = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            parts.append(f"```text\n{''.join(output['text'])}```")
+    return "\n\n".join(parts)
+
+
 def _link(folder, text, address):
     """A link of a page whose file is in a folder of the repository, as it is on the site."""
     path, _, anchor = address.partition("#")
@@ -56,6 +80,8 @@ def _link(folder, text, address):
     file = (folder / path).resolve()
     if file.parent == ROOT / "docs" and file.exists():
         return f"[{text}]({file.name}{end})"
+    if file.parent == NOTEBOOKS:
+        return f"[{text}]({file.stem}.md)"
     if file.parent == ROOT and file.stem in PAGES:
         return f"[{text}]({PAGES[file.stem]}{end})"
     return text if file.exists() else f"[{text}]({address})"

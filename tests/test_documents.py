@@ -21,6 +21,13 @@ ATTRIBUTES = {f"graphgrad.{name}" for name in ("donated", "donated_done", "gradi
 HISTORY = ROOT / "CHANGELOG.md"
 """It names what was there at the time."""
 
+TO_BE_WRITTEN = {
+    "graphgrad.lower.kernels.doubling",
+    "graphgrad/lower/kernels/doubling.py",
+    "tests/lower/kernels/test_doubling.py",
+}
+"""What CONTRIBUTING has its reader write."""
+
 _NAME = re.compile(r"(?<![\w./\"-])graphgrad(?:\.\w+)+")
 _IMPORT = re.compile(r"^(?:from graphgrad[\w.]* import .*|import graphgrad.*)$", re.MULTILINE)
 _FILE = re.compile(r"(?<![\w./-])(?:graphgrad|tests|bench|docs|models)(?:/\w+)+\.(?:py|md|json)\b")
@@ -48,8 +55,9 @@ def is_there(name):
 @pytest.mark.parametrize("page", [p for p in PAGES if p != HISTORY], ids=lambda page: page.name)
 def test_pages_name_what_is_there(page):
     text = page.read_text(encoding="utf-8")
-    assert [name for name in sorted(set(_NAME.findall(text))) if not is_there(name)] == []
-    assert [file for file in sorted(set(_FILE.findall(text))) if not (ROOT / file).exists()] == []
+    names, files = (set(pattern.findall(text)) - TO_BE_WRITTEN for pattern in (_NAME, _FILE))
+    assert [name for name in sorted(names) if not is_there(name)] == []
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
 
 
 def test_docstrings_name_what_is_there():
@@ -60,7 +68,8 @@ def test_docstrings_name_what_is_there():
 
 def test_documented_imports_work_outside_of_the_tree(tmp_path):
     texts = [page.read_text(encoding="utf-8") for page in PAGES if page != HISTORY]
-    imports = sorted({line for text in texts for line in _IMPORT.findall(text)})
+    imports = {line for text in texts for line in _IMPORT.findall(text)}
+    imports = sorted(line for line in imports if not TO_BE_WRITTEN & set(line.split()))
     assert len(imports) > 5
     program = [sys.executable, "-c", "\n".join([*imports, "print(graphgrad.__file__)"])]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -113,7 +113,7 @@ def _tiles(subject: Subject, graph: Graph, profile: Profile | None) -> list[tupl
     tiles = [
         ("nodes", f"{len(nodes):,}"),
         ("numbers that train", f"{sum(weights):,} of {sum(all_weights):,}"),
-        ("gradients", f"{missing} nodes have none" if missing else "complete"),
+        ("gradients", f"missing at {missing} node(s)" if missing else "complete"),
     ]
     if profile is not None:
         tiles += [

@@ -115,11 +115,14 @@ def model_graph(subject: Subject, covered: Coverage) -> Graph:
         listed = list(_listed_in_file(model, model.proto.graph))
     else:
         listed = list(_listed_in_program(model, program))
-    calls_of: dict[str, list[Row]] = defaultdict(list)
-    for row in [*covered.rows, *covered.off_path]:
-        for place in row.where:
-            calls_of[place].append(row)
+    tuples = {
+        var.name: value.tuple_value.name
+        for var, value in program.bindings
+        if isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var)
+    }
+    calls_of = _calls_of_nodes(listed, covered, {**program.aliases, **tuples})
     types = {var.name: _type_text(var.ty) for var in program.variables()}
+    types.update({name: types[own] for name, own in program.aliases.items() if own in types})
     params = model.params.keys() | model.state.keys()
     nodes, edges = [], []
     computed_by: dict[Hashable, int] = {}
@@ -129,6 +132,27 @@ def model_graph(subject: Subject, covered: Coverage) -> Graph:
         computed_by.update(dict.fromkeys(entry.results, number))
         nodes.append(_node(entry, calls_of, types, params))
     return Graph(nodes, edges)
+
+
+def _calls_of_nodes(
+    listed: Iterable[_Listed], covered: Coverage, values: Mapping[str, str]
+) -> dict[str, list[Row]]:
+    """What each node became, by its name; one in a branch or body has what became of that.
+
+    `values` has other names of results, and the names of the tuples that they are in.
+    """
+    calls_at: dict[str, list[Row]] = defaultdict(list)
+    for row in [*covered.rows, *covered.off_path]:
+        for place in row.where:
+            calls_at[place].append(row)
+    calls_of: dict[str, list[Row]] = {}
+    for entry in reversed(list(listed)):  # what is around a node is listed behind it
+        # Places of which the node is not known, such as that of an If, are named by their value.
+        results = list(map(_name, entry.results))
+        names = [entry.name, *results, *(values.get(name, name) for name in results)]
+        own = next((calls_at[name] for name in names if name in calls_at), [])
+        calls_of[entry.name] = own or calls_of.get(entry.inside or "", [])
+    return calls_of
 
 
 def untrained(subject: Subject) -> list[Untrained]:
@@ -207,21 +231,26 @@ def _node(
     types: Mapping[str, str],
     params: Iterable[str],
 ) -> Node:
-    """A listed node with what is known of its gradient; one in a body has that of its loop."""
-    calls = calls_of.get(entry.name) or calls_of.get(entry.inside or "", [])
+    """A listed node with what is known of its gradient."""
+    calls = calls_of[entry.name] if entry.kind == "node" else []
     origins = {row.provenance for row in calls}
     origin = next((name for name in _ORDER if name in origins), FOLDED)
-    names = [str(getattr(key, "name", key)) for key in entry.results]
-    reads = dict.fromkeys(str(getattr(key, "name", key)) for key in entry.reads)
+    names = list(map(_name, entry.results))
+    reads = dict.fromkeys(map(_name, entry.reads))
     return Node(
         entry.name,
         entry.op,
         entry.kind,
         origin if entry.kind == "node" else "",
-        tuple(calls) if entry.kind == "node" else (),
+        tuple(calls),
         tuple(name for name in reads if name in params),
         tuple(f"{name}: {types[name]}" if name in types else name for name in names),
     )
+
+
+def _name(key: Any) -> str:
+    """The name of a value, given by its name or its variable."""
+    return str(getattr(key, "name", key))
 
 
 def _type_text(ty: Any) -> str:

@@ -19,7 +19,7 @@ ROW = 62.0
 
 _GAP = 24.0
 _LANE = 10.0
-_STRAIGHT = 4.0  # the weight of a lane's place, beside that of a box: long edges are straight
+_LIGHT = 0.01  # the weight of a lane's place, beside that of a box: lanes give way to chains
 _LONGEST = 100  # layers that an edge passes in lanes; longer ones are drawn without, for time
 _ROUNDS = 6
 
@@ -143,8 +143,12 @@ class _Slots:
     def _means(
         self, row: Iterable[int], neighbors: dict[int, set[int]], x: dict[int, float]
     ) -> dict[int, float]:
-        """Where the slots of a row would stand if there were room: in the middle of neighbors."""
-        return {slot: _mean(x, neighbors[slot], x[slot]) for slot in row}
+        """Where the slots of a row would stand if there were room: in the middle of neighbors.
+
+        Of boxes, if there are any: else each shortcut would pull what follows it to its side.
+        """
+        boxes = {slot: {near for near in neighbors[slot] if near < self._count} for slot in row}
+        return {slot: _mean(x, boxes[slot] or neighbors[slot], x[slot]) for slot in row}
 
     def _spread(self, row: Sequence[int], wanted: dict[int, float], x: dict[int, float]) -> None:
         """Put a row as near to where it is wanted as order and room allow, by least squares."""
@@ -155,8 +159,8 @@ class _Slots:
         # Without offsets it is an isotonic regression: groups that would cross are pooled.
         pools: list[tuple[float, float, int]] = []  # mean, weight, slots
         for slot, start in zip(row, offsets, strict=True):
-            mean, weight, size = wanted[slot] - start, 1.0, 1
-            weight = weight if slot < self._count else _STRAIGHT
+            mean, size = wanted[slot] - start, 1
+            weight = 1.0 if slot < self._count else _LIGHT
             while pools and pools[-1][0] > mean:
                 other, other_weight, other_size = pools.pop()
                 mean = (mean * weight + other * other_weight) / (weight + other_weight)

@@ -86,12 +86,13 @@ function colorNodes(mode) {
   nodes.forEach((node, number) => {
     if (node.kind !== "node") return;
     const box = drawn[number];
-    const fill =
-      mode === "origin" ? `var(${ORIGINS[node.origin][0]})` : heat(figures[number] / (largest || 1));
+    const share = figures[number] / (largest || 1);
+    const fill = mode === "origin" ? `var(${ORIGINS[node.origin][0]})` : heat(share);
     box.querySelector("rect").style.fill = fill;
     box.querySelector(".figure").textContent = figures[number] ? textOf[mode](figures[number]) : "";
   });
-  byId("legend").replaceChildren(...(mode === "origin" ? originLegend() : heatLegend(mode, largest)));
+  const legend = mode === "origin" ? originLegend() : heatLegend(mode, largest);
+  byId("legend").replaceChildren(...legend);
 }
 
 function originLegend() {
@@ -251,7 +252,7 @@ function describe(number) {
     element("p", {}, node.op, node.origin && `; gradient: ${ORIGINS[node.origin][1]}`),
     ...list(
       "becomes",
-      [...calls.values()].map(([op, origin, reason]) => `${op}: ${origin}${reason && `, ${reason}`}`),
+      [...calls.values()].map(([op, origin, reason]) => `${op}: ${origin}${reason && ", "}${reason}`),
     ),
     ...list("results", node.types),
     ...list("weights and statistics", node.params.map(describeWeight)),
@@ -355,7 +356,8 @@ function drawMemory() {
   const callAt = (event) => {
     const { left, width } = chart.getBoundingClientRect();
     const along = ((event.clientX - left) / width) * CHART.width - CHART.left;
-    return Math.max(0, Math.min(count - 1, Math.floor((along / (CHART.width - CHART.left)) * count)));
+    const call = Math.floor((along / (CHART.width - CHART.left)) * count);
+    return Math.max(0, Math.min(count - 1, call));
   };
   chart.addEventListener("pointermove", (event) => tell(callAt(event)));
   chart.addEventListener("click", (event) => {
@@ -402,7 +404,7 @@ function nothing(section, text) {
 }
 
 const SLOWEST = 25;
-const PLACES = 12;
+const PLACES = 12; // names that are shown unasked
 
 function listSlowest() {
   if (!profile) return nothing(byId("nodes"), facts.why_no_profile);
@@ -445,10 +447,14 @@ function listClasses() {
 function listUntrained() {
   const section = byId("untrained");
   const ended = facts.without_gradient;
-  if (facts.untrained.length) {
-    const rows = facts.untrained.map(({ name, type, reason }) => [name, type, reason]);
-    section.append(table(["weight or statistic", "type", "why"], rows));
-  } else nothing(section, "every weight trains");
+  const reasons = new Set(facts.untrained.map((entry) => entry.reason));
+  if (!reasons.size) nothing(section, "every weight trains");
+  for (const reason of reasons) {
+    const rows = facts.untrained.flatMap((e) => (e.reason === reason ? [[e.name, e.type]] : []));
+    const open = rows.length > PLACES ? {} : { open: "" };
+    const summary = element("summary", {}, `${reason}: ${rows.length}`);
+    section.append(element("details", open, summary, table(["name", "type"], rows)));
+  }
   if (!ended.length) return;
   section.append(
     element("h2", {}, "Where no gradient goes, and why"),
@@ -456,7 +462,8 @@ function listUntrained() {
       ["operator", "calls", "gradient", "why", "where"],
       ended.map(({ op, count, provenance, reason, where }) => {
         const more = where.length > PLACES ? ` and ${where.length - PLACES} more` : "";
-        return [op, count, ORIGINS[provenance][1], reason, where.slice(0, PLACES).join(", ") + more];
+        const places = where.slice(0, PLACES).join(", ") + more;
+        return [op, count, ORIGINS[provenance][1], reason, places];
       }),
     ),
   );

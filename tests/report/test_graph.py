@@ -106,6 +106,37 @@ def test_a_node_in_a_loop_has_the_gradient_of_the_loop():
     assert origin["inner"] == origin["loop"] != "folded"
 
 
+def test_nodes_in_branches_have_the_gradient_of_the_choice():
+    def branch(op):
+        nodes = [helper.make_node(op, ["x"], [f"{op}_result"], name=op)]
+        result = helper.make_tensor_value_info(f"{op}_result", TensorProto.FLOAT, [3])
+        return helper.make_graph(nodes, op, [], [result])
+
+    branches = {"then_branch": branch("Exp"), "else_branch": branch("Tanh")}
+    proto = model_of(
+        [helper.make_node("If", ["c"], ["y"], name="choose", **branches)], {"x": [3]}, {"y": [3]}
+    )
+    proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    model = gg.from_onnx(proto)
+    graph = graph_of(model)
+    assert edges_by_name(graph) >= {("x", "Exp"), ("Exp", "choose"), ("Tanh", "choose")}
+    origin = {node.name: node.origin for node in graph.nodes}
+    (choice,) = (row for row in gg.coverage(model).rows if row.op == "relax.If")
+    assert origin["choose"] == origin["Exp"] == origin["Tanh"] == choice.provenance
+    types = {node.name: node.types for node in graph.nodes}
+    assert types["choose"] == ("y: float32[3]",)
+
+
+def test_a_missing_gradient_is_at_its_node_even_if_the_importer_has_lost_it():
+    # TVM's importer translates it to a tuple, of which the outputs are items.
+    nodes = [helper.make_node("Unique", ["x"], ["y", "", "i"], name="unique", sorted=0)]
+    proto = model_of(nodes, {"x": [3]}, {"y": ["n"], "i": ["m"]})
+    proto.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
+    model = gg.from_onnx(proto)
+    assert not gg.coverage(model).complete
+    assert {node.name: node.origin for node in graph_of(model).nodes}["unique"] == "missing"
+
+
 def test_a_model_from_no_file_has_the_nodes_of_its_program():
     source = gg.from_onnx(models.mlp((4, 5, 3)))
     graph = graph_of(gg.Model(source.mod, source.params))

@@ -47,6 +47,14 @@ def test_a_shortcut_runs_beside_the_boxes():
     assert drawing.lanes[3][0] == drawing.lanes[3][1]
 
 
+def test_many_shortcuts_leave_the_chain_straight():
+    edges = [(n, n + 1) for n in range(40)] + [(n, n + 4) for n in range(0, 40, 4)]
+    drawing = draw(41, edges)
+    check(drawing, edges)
+    places = [x for x, _ in drawing.places]
+    assert max(places) - min(places) < BOX[0] / 10
+
+
 def test_edges_from_one_node_share_lanes():
     edges = [(0, 1), (1, 2), (2, 3), (0, 2), (0, 3)]
     drawing = draw(4, edges)
