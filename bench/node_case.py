@@ -34,8 +34,6 @@ _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
 _QUANTIZED = {
     "ConvInteger",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
     "MatMulInteger",
     "QLinearConv",
     "QLinearMatMul",
@@ -131,10 +129,9 @@ def _named_operator(case: Any) -> str:
 def _refusal(case: Any) -> str:
     """Return why no gradient is asked for, by the closed list of the design; else nothing."""
     graph = case.model.graph
-    operators = {node.op_type for node in graph.node} | {_operator(case)}
     types = [value.type for value in [*graph.input, *graph.output]]
     dtypes = {_dtype(ty) for ty in types}
-    if dtypes - _FLOATS - {"bool", *_integers()} or operators & _QUANTIZED:
+    if dtypes - _FLOATS - {"bool", *_integers()} or _operator(case) in _QUANTIZED:
         return "quantized or string types"
     if not (_floats(graph.input) and _floats(graph.output)):
         return "no float path"
@@ -161,9 +158,21 @@ def _floats(values: Any) -> list[str]:
 
 
 def _checked(case: Any) -> tuple[str, str]:
-    model, inputs, reason = _imported(case)
-    if model is None:
-        return MISSING, f"import: {reason}"
+    """Check a test with the fewest constants with which there is something to differentiate."""
+    refused: tuple[str, str] | None = None
+    obstacle = ""
+    for model, inputs, reason in _imported(case):
+        if model is None:
+            obstacle = obstacle or reason
+            continue
+        verdict = _checked_import(case, model, inputs)
+        if verdict[0] != REFUSED:
+            return verdict
+        refused = refused or verdict
+    return refused or (MISSING, f"import: {obstacle}")
+
+
+def _checked_import(case: Any, model: Any, inputs: list[np.ndarray]) -> tuple[str, str]:
     module = specialize(model, None)
     if _depends_on_data(module):
         return REFUSED, "data-dependent shape"
@@ -196,10 +205,11 @@ def _draws(node: Any) -> bool:
     return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
 
 
-def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
-    """Import a test's model; settings that it takes as inputs become constants where they must.
+def _imported(case: Any) -> Iterator[tuple[Any, list[np.ndarray], str]]:
+    """Import a test's model as it is, and with settings that it takes as inputs as constants.
 
-    Sequences are imported with as many tensors as the test's data hold, and of their shapes.
+    Sequences are imported with as many tensors as the test's data hold, and of their shapes. Yields
+    the model and its inputs, or None and why it is not imported.
     """
     graph = case.model.graph
     given = map(_array, case.data_sets[0][0])
@@ -214,19 +224,20 @@ def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
     elements = {f"{n}[{k}]": a for n, value in sequences.items() for k, a in enumerate(value)}
     tensors = set(arrays) - set(sequences)
     integers = tensors - set(floats)
-    choices = [set(), integers, *(tensors - set(kept) for kept in (floats[:1], floats[-1:]))]
-    reason = ""
-    for constants in choices:
+    for constants in (
+        set(),
+        integers,
+        *(tensors - set(kept) for kept in (floats[:1], floats[-1:])),
+    ):
         try:
             given_shapes = {n: shape for n, shape in shapes.items() if n not in constants}
             model = gg.from_onnx(
                 _with_constants(case.model, arrays, constants), shapes=given_shapes
             )
         except gg.ModelError as error:
-            reason = reason or " ".join(str(error).split())[:200]
+            yield None, [], " ".join(str(error).split())[:200]
             continue
-        return model, [{**arrays, **elements}[name] for name in model.inputs], ""
-    return None, [], reason
+        yield model, [{**arrays, **elements}[name] for name in model.inputs], ""
 
 
 def _array(value: Any) -> np.ndarray | list[np.ndarray]:

@@ -43,7 +43,8 @@ class Program:
     kernels : dict
         The PrimFuncs that may be called, by GlobalVar.
     rules : str
-        ``"auto"``, or ``"derived"``: graphgrad's own rules are not used.
+        ``"auto"``; or ``"derived"``: graphgrad's own rules are not used; or ``"none"``: nor are
+        those of users. What is declared not differentiable stays so.
     derived : dict
         Rules that were derived, by the variable that the call is bound to. It is a cache, which
         `graphgrad.autodiff.activity` fills. Copies made by `dataclasses.replace` share it, which is

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from tvm import te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from graphgrad.errors import MissingGradientError, RuleError
 from graphgrad.fallback import create_prim_func, externs
@@ -199,7 +201,7 @@ def test_get_valid_counts(label):
 
 
 def doubled(x, name, tag):
-    """Return an extern stage that doubles, by a function that only its tag names."""
+    """Return an extern stage that doubles, by loops of its own."""
 
     def build(inputs, outputs):
         i = tirx.Var("i", "int32")
@@ -209,17 +211,59 @@ def doubled(x, name, tag):
     return te.extern([x.shape], [x], build, dtype=[str(x.dtype)], name=name, tag=tag)
 
 
+def by_library(x, name, tag):
+    """Return an extern stage of which its tag alone says that it doubles."""
+
+    def build(inputs, outputs):
+        return tirx.Evaluate(tirx.call_packed("my.doubling", *inputs, *outputs))
+
+    return te.extern([x.shape], [x], build, dtype=[str(x.dtype)], name=name, tag=tag)
+
+
 def test_unknown_stages_are_refused_by_name():
     x = placeholder("x", (3,))
-    with pytest.raises(MissingGradientError, match=r"the stage twice .* tag 'my_doubling'"):
-        te_gradient(doubled(x, "twice", "my_doubling"), x)
+    reason = r"the stage twice .* tag 'my_doubling'.* it calls my\.doubling"
+    with pytest.raises(MissingGradientError, match=reason):
+        te_gradient(by_library(x, "twice", "my_doubling"), x)
 
 
-@pytest.mark.parametrize("tag", sorted(table._TABLE))
+@pytest.mark.parametrize("tag", ["", *sorted(table._TABLE)])
 def test_a_stage_is_known_by_what_it_does_not_by_its_tag(tag):
     x = placeholder("x", (3,))
+    check([doubled(x, "twice", tag)], [(x, normal(3))], forward=compiled)
     with pytest.raises(MissingGradientError, match="the stage twice"):
-        te_gradient(doubled(x, "twice", tag), x)
+        te_gradient(by_library(x, "twice", tag), x)
+
+
+def test_loops_of_a_stage_between_others():
+    """What they overwrite is theirs alone, and what they read is what other stages computed."""
+    a = placeholder("a", (4, 4))
+    positive = te.compute((4, 4), lambda i, j: a[i, j] + te.if_then_else(i == j, 3.0, 0.0))
+    factor = cholesky(positive)
+    output = te.compute((4,), lambda i: factor[i, i] * factor[3, i], name="output")
+    check([output], [(a, normal(4, 4) * 0.3)], forward=compiled)
+
+
+def cholesky(a):
+    """Return the lower triangle by an extern stage whose loops overwrite their output."""
+
+    def build(inputs, outputs):
+        (x,), (y,) = inputs, outputs
+        with IRBuilder() as builder, T.seq_scope():
+            with T.serial(0, 4) as i, T.serial(0, 4) as j:
+                below = tirx.if_then_else(j <= i, x[i, j], tirx.const(0.0, str(x.dtype)))
+                T.buffer_store(y, below, [i, j])
+            with T.serial(0, 4) as k:
+                T.buffer_store(y, tirx.sqrt(y[k, k]), [k, k])
+                with T.serial(0, 3 - k) as i:
+                    T.buffer_store(y, y[i + k + 1, k] / y[k, k], [i + k + 1, k])
+                with T.serial(0, 3 - k) as j, T.serial(0, 3 - k) as i, T.If(i >= j), T.Then():
+                    row, column = i + k + 1, j + k + 1
+                    rest = y[row, column] - y[row, k] * y[column, k]
+                    T.buffer_store(y, rest, [row, column])
+        return builder.get()
+
+    return te.extern([a.shape], [a], build, dtype=[str(a.dtype)], name="cholesky")
 
 
 def test_stages_can_be_registered(monkeypatch):
@@ -227,6 +271,7 @@ def test_stages_can_be_registered(monkeypatch):
     externs.register("my_doubling", lambda op: [topi.multiply(op.inputs[0], 2.0)])
     x = placeholder("x", (3,))
     check([doubled(x, "twice", "my_doubling")], [(x, normal(3))], forward=compiled)
+    assert te_gradient(by_library(x, "twice", "my_doubling"), x)
     with pytest.raises(RuleError, match="a tag and a function"):
         externs.register("my_doubling", None)
 

@@ -340,7 +340,7 @@ def packed(h, x):
 )
 def test_bodies_that_are_refused(body, error):
     with pytest.raises(gg.ArgumentError, match=error):
-        function(lambda b, x, h: gg.scan(body, h, x)[0], *types((3, 2), (2,)))
+        function(lambda b, x, h: gg.scan(body, h, x)[0], *types((3, 4), (4,)))
 
 
 def test_a_defect_of_a_lowering_is_seen_as_it_is(monkeypatch):

@@ -22,7 +22,7 @@ def same_stage(op: Any, other: te.Tensor | list[te.Tensor]) -> bool:
     other_op = (other if isinstance(other, te.Tensor) else other[0]).op
     return [tensor_key(t) for t in op.inputs] == [
         tensor_key(t) for t in other_op.inputs
-    ] and tvm_ffi.structural_equal(_function(op), _function(other_op), map_free_vars=True)
+    ] and tvm_ffi.structural_equal(function_of(op), function_of(other_op), map_free_vars=True)
 
 
 def nodes(root: Any, kind: Any) -> list[Any]:
@@ -37,6 +37,7 @@ def nodes(root: Any, kind: Any) -> list[Any]:
     return matches
 
 
-def _function(op: Any) -> tirx.PrimFunc:
+def function_of(op: Any) -> tirx.PrimFunc:
+    """The loops of an extern stage as a function of its inputs and its outputs."""
     # As parameters, so that each buffer corresponds to the one in its place.
     return tirx.PrimFunc([*op.input_placeholders, *op.output_placeholders], op.body)

@@ -8,8 +8,12 @@ from typing import Any
 from tvm import te
 
 from ...errors import MissingGradientError, RuleError
+from ..graph import rewritten
+from ..lift.prim_func import lifted
 from ..memo import DERIVED
+from ..walk import tensor_key
 from . import cumulative, ordering, selection, spectral, writes
+from .match import function_of
 
 Restatement = Callable[[Any], Sequence[te.Tensor | None] | None]
 """Given an extern stage, returns its outputs by other stages, or None if it is another function."""
@@ -67,7 +71,7 @@ def register(tag: str, restate: Restatement) -> Restatement:
 
 
 def restated(op: Any) -> Sequence[te.Tensor | None]:
-    """The outputs of an extern stage as other stages compute them.
+    """The outputs of an extern stage as other stages compute them: by its tag, else by its loops.
 
     Raises
     ------
@@ -75,15 +79,35 @@ def restated(op: Any) -> Sequence[te.Tensor | None]:
         It is not known what the stage computes.
     """
     restate = _TABLE.get(str(op.tag))
-    cause = None
     try:
         outputs = restate(op) if restate else None
-    except (LookupError, ValueError) as error:  # it has not the inputs, loops or attributes
-        outputs, cause = None, error
-    if outputs is None:
+    except (LookupError, ValueError):  # it has not the inputs, loops or attributes
+        outputs = None
+    if outputs is not None:
+        return outputs
+    try:
+        return _by_loops(op)
+    except MissingGradientError as error:
         raise MissingGradientError(
             f"the stage {op.name} is an extern stage of tag {str(op.tag)!r}, whose gradient is not "
             "known; say what it computes by graphgrad.fallback.externs.register, or give the op a "
-            "gradient by gg.register_gradient"
-        ) from cause
-    return outputs
+            f"gradient by gg.register_gradient. Of its loops, {error}"
+        ) from error
+
+
+def _by_loops(op: Any) -> Sequence[te.Tensor]:
+    """The outputs of an extern stage as its loops compute them.
+
+    Raises
+    ------
+    MissingGradientError
+        They say more than tensor expressions can.
+    """
+    func = function_of(op)
+    program = lifted(func, range(len(op.inputs), len(func.params)))
+    tensors = {
+        tensor_key(parameter): tensor
+        for parameter, tensor in zip(program.parameters, op.inputs, strict=False)
+        if parameter is not None
+    }
+    return rewritten(program.outputs, lambda stage: None, tensors)

@@ -189,7 +189,23 @@ def inverted(
     read = loads([*indices, *bounds, *(position or [])])
     if read:
         raise NotAffineError(read[0])
+    if any(isinstance(index, prim.Cast) for index in indices):
+        position = [axis.var for axis in element] if position is None else position
+        pairs = [_without_casts(*pair) for pair in zip(indices, position, strict=True)]
+        indices, position = [index for index, _ in pairs], [place for _, place in pairs]
     return invert(indices, axes, element, position, equations)
+
+
+def _without_casts(index: Expr, place: Expr) -> tuple[Expr, Expr]:
+    """An equation between integers in the dtype that the index was computed in.
+
+    What a scan numbers has other integers than long loops.
+    """
+    while isinstance(index, prim.Cast):
+        dtype = str(index.value.ty)
+        place = place.value if isinstance(place, prim.Cast) else place
+        index, place = index.value, place.astype(dtype)
+    return index, place
 
 
 def known_ranges(axes: Sequence[Axis]) -> list[Axis]:

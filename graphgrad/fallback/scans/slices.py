@@ -398,6 +398,8 @@ def _simplified(root: Expr, analyzer: Any) -> Expr:
         if is_load(node):
             tensor, indices = loaded(node)
             return tensor(*map(index, indices))
+        if _is_round_trip(node):
+            return node.value.value
         chosen = _choice(node)
         if chosen is None:
             return node
@@ -410,6 +412,20 @@ def _simplified(root: Expr, analyzer: Any) -> Expr:
 
     root = transformed(root, change)
     return root if is_float(root.ty) else index(root)
+
+
+def _is_round_trip(node: Expr) -> bool:
+    """Whether an integer of 32 bits is cast to 64 and back, as by loops in loops of other dtypes.
+
+    TVM keeps both casts, so that the time of a step would seem to be another one.
+    """
+    return (
+        isinstance(node, prim.Cast)
+        and str(node.ty) == "int32"
+        and isinstance(node.value, prim.Cast)
+        and str(node.value.ty) == "int64"
+        and str(node.value.value.ty) == "int32"
+    )
 
 
 def _choice(node: Expr) -> tuple[Any, Expr, list[Expr]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -125,7 +126,17 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _nonzero(node: Node, index: int, rank: int) -> Tensor:
-    """The indices of an input's nonzero elements: a row for each axis, a column per element."""
+    """The indices of an input's nonzero elements: a row for each axis, a column per element.
+
+    Where the input is known there is nothing that depends on data.
+    """
+    try:
+        known = node.constant(index)
+    except ModelError:
+        known = None
+    if known is not None and known.any():
+        places = np.array(np.nonzero(known if known.ndim else known.reshape(1)))
+        return node.emitter.emit(relax.const(places, "int64"))
     indices = node.emitter.emit(relax.op.nonzero(node.tensor(index).expr))
     return _known_shape(node, indices, [rank, tvm.tirx.Var("nonzero", "int64")])
 

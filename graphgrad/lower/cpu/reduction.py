@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tvm import tirx
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 
 from ...ir.kernel_structure import Axis, Stage, buffer_of, stride, volume
 from ...ir.tensor import bits
@@ -245,7 +245,22 @@ def _compute_epilogues(
     innermost, *vector = sch.split(innermost, [None, length]) if length > 1 else [innermost]
     sch.reorder(*outer, innermost, *loops[:chunks], *loops[end:], *vector)
     for epilogue in epilogue_blocks:
-        sch.reverse_compute_at(epilogue, innermost)
+        _compute_at(sch, epilogue, innermost)
+
+
+def _compute_at(sch: Schedule, block: Any, loop: Any) -> None:
+    """Compute a block behind a reduction in one of its loops.
+
+    Raises
+    ------
+    ScheduleError
+        TVM refuses.
+    """
+    try:
+        sch.reverse_compute_at(block, loop)
+    except ValueError as error:
+        # A check fails at a region that is a constant, as along an axis of one element.
+        raise ScheduleError(str(error)) from error
 
 
 def _accumulate_in_registers(
@@ -261,7 +276,7 @@ def _accumulate_in_registers(
     caches = [sch.cache_write(nest.block, i, "global") for i in range(outputs)]
     blocks_behind = [*caches, *epilogue_blocks]
     for block in blocks_behind:
-        sch.reverse_compute_at(block, nest.across[-1])
+        _compute_at(sch, block, nest.across[-1])
     by_three = explicit and _is_three_vectors(extent_of(sch, nest.vector))
     if explicit:
         for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in blocks_behind)):

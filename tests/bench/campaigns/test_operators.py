@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from campaign import AGREE, GOOD, Case, Disagreement, judged
+from campaign import AGREE, GOOD, Case, Disagreement, NoOracle, judged
 
 from tests.frontend.operator_cases import case as operator_case
 from tests.frontend.operator_cases.extremes import KINDS, with_extremes
@@ -46,6 +46,8 @@ def test_what_is_wrong_is_seen(operators, tmp_path, monkeypatch, key, oracle, wh
     """By each of the oracles."""
     chosen = _with_gradients(operators, key)
     monkeypatch.setattr(operators, "operator_case", lambda case: chosen)
+    if oracle == "differences in float32":
+        monkeypatch.setattr(operators, "_promoted", _not_in_float64)
     right = operators.gg.value_and_grad
 
     def wrong(model, wrt):
@@ -64,6 +66,10 @@ def test_what_is_wrong_is_seen(operators, tmp_path, monkeypatch, key, oracle, wh
     monkeypatch.setattr(operators.gg, "value_and_grad", wrong)
     with pytest.raises(Disagreement, match=what.removesuffix("s")):
         operators.judge(case)
+
+
+def _not_in_float64(subject, chosen):
+    raise NoOracle("it takes float32 alone")
 
 
 def _with_gradients(operators, key):

@@ -113,6 +113,32 @@ def lu_pivoted(A: T.Buffer((4, 4), "float64")):
 
 
 @T.prim_func(s_tir=True)
+def lu_of_long_loops(A: T.Buffer((T.int64(5), T.int64(5)), "float64")):
+    for k in range(T.int64(5)):
+        for i in range(k + T.int64(1), T.int64(5)):
+            A[i, k] = A[i, k] / A[k, k]
+            for j in range(k + T.int64(1), T.int64(5)):
+                A[i, j] = A[i, j] - A[i, k] * A[k, j]
+
+
+@T.prim_func(s_tir=True)
+def cholesky_of_long_loops(
+    A: T.Buffer((T.int64(4), T.int64(4)), "float64"),
+    L: T.Buffer((T.int64(4), T.int64(4)), "float64"),
+):
+    for i in range(T.int64(4)):
+        for j in range(i + T.int64(1)):
+            s = T.alloc_local((1,), "float64")
+            s[0] = A[i, j]
+            for k in range(j):
+                s[0] = s[0] - L[i, k] * L[j, k]
+            if i == j:
+                L[i, j] = T.sqrt(s[0])
+            else:
+                L[i, j] = s[0] / L[j, j]
+
+
+@T.prim_func(s_tir=True)
 def inverse(A: T.Buffer((4, 4), "float64")):
     """By Gauss and Jordan, without pivots."""
     for k in range(4):
@@ -218,7 +244,8 @@ def tridiagonal(
 FACTORIZATIONS = {
     cholesky: (0, 1), cholesky_by_rows: (1, 0), cholesky_of_blocks: (0, 1),
     cholesky_of_many: (1, 0), lu: (0, 1), lu_under_conditions: (0, 1), lu_by_columns: (0, 1),
-    lu_pivoted: (0, 1), inverse: (0, 1), gram_schmidt: (0, 1), givens: (0, 1), ldl: (0, 1),
+    lu_pivoted: (0, 1), lu_of_long_loops: (0, 1), cholesky_of_long_loops: (1, 0),
+    inverse: (0, 1), gram_schmidt: (0, 1), givens: (0, 1), ldl: (0, 1),
     solve: (1, 1), solve_by_columns: (1, 1), tridiagonal: (2, 2),
 }  # fmt: skip
 """Kernels, how many inputs they have, and how many parameters behind those they overwrite."""

@@ -11,7 +11,7 @@ NO_FLOATS = (
     "logical_and", "logical_or", "logical_xor",
     "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
     "argmax", "argmin", "all", "any", "searchsorted",
-    "full", "arange", "eye", "one_hot", "unravel_index", "shape", "nn.bitpack",
+    "eye", "unravel_index", "shape", "nn.bitpack",
 )  # fmt: skip
 """What returns no float, or takes none."""
 

@@ -17,10 +17,13 @@ def _constants(values: list[int], dtype: str = "int32") -> te.Tensor:
     return te.compute((len(values),), body, name="constants")
 
 
+_ONE = te.const(1.0, "float64")
+
 CASES: list[Case] = [
-    case("full", lambda: topi.full((2, 3), "float64", 1.5)),
+    case("full", lambda v: topi.full((2, 3), "float64", v[0]), (1,)),
     case("full_like", lambda x: topi.full_like(x, 1.5), (2, 3)),
-    case("arange", lambda: topi.arange(1, 9, 2, "float64")),
+    case("full_like", lambda x, v: topi.full_like(x, v[1]), (2, 3), (2,), variant="read"),
+    case("arange", lambda v: topi.arange(v[0], v[0] + 4.0, _ONE, "float64"), (1,)),
     case("eye", lambda: topi.eye(3, 4, 1, "float64")),
     case("transpose", lambda x: topi.transpose(x, (2, 0, 1)), (2, 3, 4)),
     case("transpose", topi.transpose, (2, 3), variant="reversed"),
@@ -64,7 +67,12 @@ CASES: list[Case] = [
     case("reverse_sequence", topi.reverse_sequence, (3, 5), integers(3, low=1, below=6)),
     case("sequence_mask", lambda x, n: topi.sequence_mask(x, n, 0.5, 1),
          (3, 5), integers(3, low=1, below=6)),
-    case("one_hot", lambda i: topi.one_hot(i, 1.0, 0.0, 4, -1, "float64"), integers(3, below=4)),
+    case(
+        "one_hot",
+        lambda i, v: topi.one_hot(i, v[0], v[1], 4, -1, "float64"),
+        integers(3, below=4),
+        (2,),
+    ),
     case("unravel_index", topi.unravel_index, integers(5, below=6), integers(2, low=2, below=4)),
     case("shape", topi.shape, (2, 3)),
     case("sparse_to_dense", lambda i, v, d: topi.sparse_to_dense(i, (5,), v, d()),

@@ -103,6 +103,7 @@ CASES = {
         ({"x": X, "c": np.array([True, False, True])}, (), {"axis": 0}),
         ({"x": X, "c": np.array([False, True])}, ("c",), {"axis": -1, "opset": 9}),
         ({"x": X, "c": np.array([False, True, True])}, (), {"ranks": {"y": 1}}),
+        ({"x": X, "c": np.array([False, False])}, ("c",), {"axis": 0}),
     ],
     "ReverseSequence": [
         ({"x": X, "n": ints(1, 2, 3, 0)}, (), {"opset": 10}),
@@ -236,3 +237,10 @@ def test_depth_of_another_dtype_is_a_setting(dtype):
     proto = node_model("OneHot", inputs, types={"y": FLOAT}, ranks={"y": 2})
     (y,) = forward(*with_constants(proto, inputs, ["depth"]))
     np.testing.assert_array_equal(y, [[2, 5, 2], [2, 2, 5], [5, 2, 2]])
+
+
+def test_what_a_known_condition_chooses_has_a_known_shape():
+    inputs = {"x": X, "c": np.array([True, False, True])}
+    proto, _ = built("Compress", inputs, ("c",), {"axis": 0})
+    (output,) = specialize(gg.from_onnx(proto), None)["main"].ret_ty.fields[0].fields
+    assert list(map(int, output.shape)) == [2, *X.shape[1:]]

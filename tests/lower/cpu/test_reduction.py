@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tvm
 from tvm import te, tirx, topi
+from tvm.script.parser import tirx as T
 
+from graphgrad.lower.cpu.schedule import schedule_loops
 from tests.labels import label
 from tests.lower.kernel_programs import HOST, UNIT, run, tensor
 
@@ -219,3 +221,29 @@ def test_siblings_of_a_common_operand_are_scheduled():
     runs = run([x, y], [total, moment])
     runs.agree()
     assert "T.parallel" in runs.text
+
+
+@T.prim_func(s_tir=True)
+def read_at_a_constant(x: T.Buffer((1, 4, 8), "float32"), y: T.Buffer((1, 4), "float32")):
+    """A sum, and a map that says of an axis of one element that it reads element 0."""
+    with T.sblock("root"):
+        sums = T.sblock_alloc_buffer((1, 4), "float32")
+        for i, j, k in T.grid(1, 4, 8):
+            with T.sblock("sums"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    sums[vi, vj] = T.float32(0)
+                sums[vi, vj] = sums[vi, vj] + x[vi, vj, vk]
+        for i, j in T.grid(1, 4):
+            with T.sblock("added"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.reads(sums[0, 0:4])
+                T.writes(y[vi, vj])
+                y[vi, vj] = sums[vi, vj] + T.float32(1)
+
+
+def test_what_tvm_cannot_compute_in_a_loop_runs_as_it_was_built():
+    x = np.random.default_rng(0).standard_normal((1, 4, 8)).astype("float32")
+    y = tvm.runtime.tensor(np.zeros((1, 4), "float32"))
+    tvm.compile(schedule_loops(read_at_a_constant, UNIT), "llvm")(tvm.runtime.tensor(x), y)
+    np.testing.assert_allclose(y.numpy(), x.sum(axis=2) + 1, rtol=1e-6)
