@@ -59,10 +59,8 @@ _SPATIAL = int(tirx.IterVar.DataPar)
 _MAX_UNROLLED = 8
 """The most terms that become straight code."""
 
-
 _SIDE_BY_SIDE = 4
 """Vectors of results that are summed up side by side, to hide the latency of an addition."""
-
 
 _MIN_OPERATIONS = 8
 """Operations for each read that is collected lane by lane, below which vectors do not pay."""
@@ -168,6 +166,14 @@ def _one_element_each(accesses: Sequence[Any]) -> bool:
         or all(map(tvm_ffi.structural_equal, a.indices, b.indices))
         for a, b in combinations(accesses, 2)
     )
+
+
+def _updated(value: Any, condition: Any, total: Any) -> Any:
+    """A new total where a condition holds, else the old one; of a sum, with 0 as its term."""
+    if isinstance(value, tirx.Add) and tvm_ffi.structural_equal(value.a, total):
+        # So it is known as a sum, whose blocks keep rounding errors small.
+        return total + tirx.Select(condition, value.b, tirx.const(0, str(total.ty)))
+    return tirx.Select(condition, value, total)
 
 
 class _Nest:
@@ -329,7 +335,7 @@ class _Nest:
         for store, condition in values.run(step):
             value = store.value
             if condition is not None:
-                value = tirx.Select(condition, value, tirx.BufferLoad(store.buffer, [lane]))
+                value = _updated(value, condition, tirx.BufferLoad(store.buffer, [lane]))
             updates.append(tirx.BufferStore(store.buffer, value, [lane]))
         term = sequence(*values.used(updates), *map(values.each_lane, updates))
         if alike:

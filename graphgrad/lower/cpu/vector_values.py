@@ -72,6 +72,8 @@ class VectorValues:
         self.statements: list[Any] = []
         self.buffers: list[Any] = []
         self._local = dict.fromkeys(local)
+        self._stored: dict[Any, None] = {}
+        """What statements before have stored to, besides local memory."""
         self._values: dict[Any, Any] = {}
         """By the buffer or the variable that stood for a value: the read that stands for it now."""
         self._conditions: list[tuple[Any, Any]] = []
@@ -97,6 +99,8 @@ class VectorValues:
             return [s for part in statement.seq for s in self.run(part, condition)]
         if isinstance(statement, tirx.AllocBuffer):
             return []
+        if self._reads_what_is_stored(statement):
+            raise NotInVectors  # what is kept is computed in front of all stores
         if isinstance(statement, tirx.Bind):
             self._values[statement.var] = self.keep(self.plain(statement.value, condition))
             return []
@@ -115,12 +119,18 @@ class VectorValues:
         value = self.plain(statement.value, condition)
         if statement.buffer not in self._local:
             indices = [self.plain(index, condition) for index in statement.indices]
+            self._stored[statement.buffer] = None
             return [(tirx.BufferStore(statement.buffer, value, indices), condition)]
         earlier = self._values.get(statement.buffer)
         if condition is not None and earlier is not None:
             value = tirx.Select(condition, value, earlier)
         self._values[statement.buffer] = self.keep(value)
         return []
+
+    def _reads_what_is_stored(self, statement: Any) -> bool:
+        if isinstance(statement, tirx.IfThenElse):
+            statement = statement.condition
+        return any(load.source in self._stored for load in nodes_in(statement, Load))
 
     def keep(self, value: Any) -> Any:
         """Store a vector, and return a read of it; a number or a read of one stays as it is."""
