@@ -1,6 +1,6 @@
 """Random programs by the thousand: their derived gradients against differences.
 
-    python -m tests.fallback.fuzz --programs 5000 --seed 0 [--order 2] [--compiled]
+    python -m tests.fallback.fuzz --programs 5000 --seed 0 [--order 2] [--compiled | --scheduled]
 
 A refusal is a failure too. Of each kind of failure, the first programs are made smaller and
 printed. The tests in test_random_programs.py do the same with a few hundred programs.
@@ -12,20 +12,28 @@ import argparse
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import tvm
+from tvm import relax, tirx
 
+import graphgrad as gg
+from graphgrad.check import flat
 from graphgrad.errors import GraphGradError
 from graphgrad.fallback import create_prim_func
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.lower.cpu import schedule, time_loops
 from tests.fallback.choices import Choices, smallest
 from tests.fallback.interpreter import evaluate
 from tests.fallback.judge import DisagreementError, judge, with_heads
 from tests.fallback.programs import Program, random_program
 from tests.fallback.source import source
+
+_NO_LEAST = {"SMALL": 1, "SMALL_STEP": 1}
 
 REFUSED = "refused"
 EQUAL = "equal"
@@ -50,6 +58,13 @@ def check_compiled(choices: Choices) -> str:
     return _compiled_as_interpreted(program, gradient)
 
 
+def check_scheduled(choices: Choices) -> str:
+    """Compare a program and its gradient, scheduled as if they were large, with the interpreter."""
+    program = random_program(choices)
+    _, gradient = with_heads(program, np.random.default_rng(0))
+    return _compiled_as_interpreted(program, gradient, _run_scheduled)
+
+
 def check_second_order_compiled(choices: Choices) -> str:
     """Compare a compiled gradient and its own gradient with the interpreter."""
     generator = np.random.default_rng(0)
@@ -58,21 +73,51 @@ def check_second_order_compiled(choices: Choices) -> str:
     return _compiled_as_interpreted(gradient, second)
 
 
-def _compiled_as_interpreted(program: Program, gradient: Program) -> str:
+def _compiled_as_interpreted(
+    program: Program, gradient: Program, run: Callable[..., list[np.ndarray]] | None = None
+) -> str:
     results = [*program.outputs, *gradient.outputs]
-    inputs = [tensor for tensor, _ in gradient.known]
-    executable = tvm.compile(create_prim_func([*inputs, *results]), target="llvm")
+    inputs, arrays = zip(*gradient.known, strict=True)
+    outputs = (run or _run)(create_prim_func([*inputs, *results]), arrays, results)
+    expected = evaluate(results, gradient.known)
+    for result, output, value in zip(results, outputs, expected, strict=True):
+        if not np.allclose(output, value, rtol=1e-9, atol=1e-9, equal_nan=True):
+            raise DisagreementError(f"{result.op.name} is compiled to something else")
+    return EQUAL
+
+
+def _run(
+    func: tirx.PrimFunc, arrays: Sequence[np.ndarray], results: Sequence[Any]
+) -> list[np.ndarray]:
+    """What a function computes, compiled by TVM as it is; outputs begin as NaN."""
     outputs = [
         tvm.runtime.tensor(np.full([int(e) for e in r.shape], np.nan, str(r.dtype)))
         for r in results
     ]
-    executable(*(tvm.runtime.tensor(array) for _, array in gradient.known), *outputs)
-    for result, output, expected in zip(
-        results, outputs, evaluate(results, gradient.known), strict=True
-    ):
-        if not np.allclose(output.numpy(), expected, rtol=1e-9, atol=1e-9, equal_nan=True):
-            raise DisagreementError(f"{result.op.name} is compiled to something else")
-    return EQUAL
+    tvm.compile(func, target="llvm")(*map(tvm.runtime.tensor, arrays), *outputs)
+    return [output.numpy() for output in outputs]
+
+
+def _run_scheduled(
+    func: tirx.PrimFunc, arrays: Sequence[np.ndarray], results: Sequence[Any]
+) -> list[np.ndarray]:
+    """What a function computes, with a schedule for which no stage is too small."""
+    builder = relax.BlockBuilder()
+    given = [relax.Var("x", relax.TensorType(a.shape, str(a.dtype))) for a in arrays]
+    with builder.function("main", given):
+        types = [relax.TensorType([int(e) for e in r.shape], str(r.dtype)) for r in results]
+        call = relax.call_tir(builder.add_func(func, "kernel"), given, types)
+        builder.emit_func_output(builder.emit(call))
+    schedule_kernel = schedule._scheduled
+
+    def scheduled(kernel: Any, unit: Any, winograd: Any, binds: Any, _: int = 1) -> Any:
+        return schedule_kernel(kernel, unit, winograd, binds, 1)
+
+    # Where to stop at small stages is no choice of a user's.
+    with patch.object(schedule, "_scheduled", scheduled), patch.multiple(time_loops, **_NO_LEAST):
+        executable = gg.compile(builder.get())
+    outputs = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(to_tensor, arrays))
+    return flat(outputs)
 
 
 def outcome(check: Any, choices: Choices) -> tuple[str, Exception | None]:
@@ -95,12 +140,16 @@ def smallest_failure(check: Any, tape: Sequence[float], tries: int) -> Choices:
 
 def main() -> int:
     arguments = _arguments()
-    check = {
-        (1, False): check_first_order,
-        (2, False): check_second_order,
-        (1, True): check_compiled,
-        (2, True): check_second_order_compiled,
-    }[arguments.order, arguments.compiled]
+    check = (
+        check_scheduled
+        if arguments.scheduled
+        else {
+            (1, False): check_first_order,
+            (2, False): check_second_order,
+            (1, True): check_compiled,
+            (2, True): check_second_order_compiled,
+        }[arguments.order, arguments.compiled]
+    )
     outcomes: Counter[str] = Counter()
     failures = 0
     for number in range(arguments.programs):
@@ -137,6 +186,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--order", type=int, choices=(1, 2), default=1)
     parser.add_argument("--compiled", action="store_true", help="compare with compiled code")
+    parser.add_argument("--scheduled", action="store_true", help="and scheduled, whatever its size")
     parser.add_argument("--show", type=int, default=2, help="programs of each kind of failure")
     parser.add_argument("--tries", type=int, default=500, help="at making a program smaller")
     return parser.parse_args()

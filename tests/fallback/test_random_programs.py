@@ -56,6 +56,15 @@ def test_compiled_gradients_are_the_interpreted_ones(first):
     assert counted == {fuzz.EQUAL: 12}
 
 
+@pytest.mark.parametrize(
+    "first", [30_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (30_020, 30_040))]
+)
+def test_scheduled_gradients_are_the_interpreted_ones(first):
+    """Every stage in vectors and threads, however small it is."""
+    counted = outcomes(fuzz.check_scheduled, range(first, first + 20))
+    assert counted == {fuzz.EQUAL: 20}
+
+
 @pytest.mark.parametrize("dtype", NARROW_TOLERANCE)
 def test_narrow_floats_have_the_gradient_of_wide_ones(dtype):
     for seed in range(30_000, 30_020):

@@ -18,6 +18,7 @@ from operator import add
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import prim
 
 from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, stride, substitute_values
 from ...ir.loops import (
@@ -33,6 +34,7 @@ from ...ir.loops import (
     store,
     variable,
 )
+from ...ir.visits import nodes_in
 from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.contraction import fixed_iterators
 from .map import SMALL
@@ -57,12 +59,16 @@ def nest_of(
     realize = blocks[stage.name]
     if stage.work < small or stage.conditional or static(realize.predicate) != 1:
         return None
+    if not _begins_at_zero(realize.block.init) or nodes_in(realize.block.body, prim.Let):
+        return None
     lanes = unit.lanes(stage.dtype)
     term = _term(stage)
     if term is None or not SIDES[0] <= lanes <= SIDES[1] or not stage.spatial:
         return None
     across, along = stage.spatial[-1], stage.reduced[-1]
     if any(axis.extent is None for axis in stage.axes):
+        return None
+    if len({str(axis.var.ty) for axis in stage.spatial}) > 1:  # they become one loop
         return None
     distances = [(stride(read, across.var), stride(read, along.var)) for read in stage.loads]
     if (across.extent or 0) < lanes or (along.extent or 0) % lanes:
@@ -85,6 +91,11 @@ def _term(stage: Stage) -> Any | None:
     return None
 
 
+def _begins_at_zero(init: Any) -> bool:
+    value = init.value if isinstance(init, tirx.BufferStore) else None
+    return isinstance(value, tirx.FloatImm) and float(value.value) == 0
+
+
 def _lie_along(distances: list[tuple[int | None, int | None]]) -> bool:
     """Whether all reads go along the terms, and some are far apart from result to result."""
     if not all(along in (0, 1) and across is not None for across, along in distances):
@@ -96,18 +107,19 @@ def _nest(stage: Stage, realize: Any, term: Any, lanes: int) -> Any:
     """The nest, whose last square of results begins earlier where it would reach too far."""
     across, along = stage.spatial[-1], stage.reduced[-1]
     assert across.extent is not None and along.extent is not None
-    dtype = str(across.var.ty)
+    dtype, along_dtype = str(across.var.ty), str(along.var.ty)
     values = fixed_iterators(realize)
-    values |= {axis.var: variable(str(axis.var.name), dtype) for axis in stage.axes}
-    square, vector, lane = (variable(name, dtype) for name in ("square", "vector", "lane"))
+    values |= {axis.var: variable(str(axis.var.name), str(axis.var.ty)) for axis in stage.axes}
+    square = variable("square", dtype)
+    vector, lane = variable("vector", along_dtype), variable("lane", along_dtype)
     start = square * index(lanes, dtype)
     if across.extent % lanes:
         start = tirx.min(start, index(across.extent - lanes, dtype))
-    values[along.var] = vector * index(lanes, dtype) + lane
+    values[along.var] = vector * index(lanes, along_dtype) + lane
     sums = [scratch("sums", [lanes], stage.dtype) for _ in range(lanes)]
 
     def each_lane(statement: Any) -> Any:
-        own = variable("lane", dtype)
+        own = variable("lane", along_dtype)
         return loop(own, lanes, substitute_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
 
     begin = [each_lane(store(each, [lane], tirx.const(0, stage.dtype))) for each in sums]
@@ -133,8 +145,8 @@ def _nest(stage: Stage, realize: Any, term: Any, lanes: int) -> Any:
     )
     body = block(stage.name, *begin, summed, *statements, result, buffers=sums)
     around = [(values[axis.var], _extent(axis)) for axis in stage.spatial[:-1]]
-    inner = loop(square, ceil_div(across.extent, lanes), body)
-    return fused(around, inner, tirx.ForKind.PARALLEL)
+    around.append((square, ceil_div(across.extent, lanes)))
+    return fused(around, body, tirx.ForKind.PARALLEL)
 
 
 def _last_index(stage: Stage, values: Mapping[Any, Any], across: Axis, start: Any) -> Any:

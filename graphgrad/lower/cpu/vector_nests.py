@@ -33,6 +33,7 @@ from ...ir.kernel_structure import (
     is_among,
     is_conditional,
     loop_nest,
+    statements_of,
     static,
     stride,
     substitute_values,
@@ -136,6 +137,8 @@ def vector_nest(statement: Any, unit: VectorUnit, small: int) -> Any | None:
         return None
     body = substitute_values(inside.body, values)
     init = substitute_values(inside.init, values) if inside.init is not None else None
+    if init is not None and not all(isinstance(s, tirx.BufferStore) for s in statements_of(init)):
+        return None
     axes = [axis for axis in inside.iter_vars if int(axis.iter_type) == _SPATIAL]
     axes = [axis for axis in axes if values[axis.var] in around]
     if not all(writes_its_own(inside, axis.var) for axis in axes):
@@ -233,6 +236,8 @@ class _Nest:
             raise NotInVectors
         reduced = [var for var in self._around if var not in spatial]
         if bool(reduced) != (self._init is not None):
+            raise NotInVectors
+        if len({str(var.ty) for var in spatial}) > 1:  # some become one loop
             raise NotInVectors
         reduced.sort(key=lambda var: not _chooses_places(self._body, var))
         pairs = list(self._around.items())

@@ -114,9 +114,12 @@ def _vector(
     values = VectorValues(lane, lanes, ranges, local)
     body = substitute_values(inner, {var: start + lane})
     ((added, condition),) = values.run(body)
-    last = added.indices[-1]
     # Elements of one row: each lane has its own.
-    in_row = condition is None and stride(added, lane) == 1 and linear_coefficient(last, lane) == 1
+    in_row = (
+        condition is None
+        and stride(added, lane) == 1
+        and linear_coefficient(added.indices[-1], lane) == 1
+    )
     indices = list(added.indices)
     if not in_row:
         indices = [values.keep(index) if uses(index, lane) else index for index in indices]

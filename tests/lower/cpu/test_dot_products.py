@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tvm import te, tirx
+from tvm.script import tirx as T
 
 from tests.lower.kernel_programs import run, tensor
 
@@ -63,3 +64,24 @@ def test_a_map_behind():
     runs = run([x, y], [masked])
     runs.agree()
     assert "Shuffle" in runs.text
+
+
+def test_sums_that_begin_elsewhere_stay():
+    """In TVMScript a sum may begin at any number."""
+
+    @T.prim_func(s_tir=True)
+    def sums(
+        x: T.Buffer((256, 32), "float32"),
+        y: T.Buffer((320, 32), "float32"),
+        z: T.Buffer((256, 33), "float32"),
+    ):
+        for i, w, c in T.grid(256, 33, 32):
+            with T.sblock("sums"):
+                vi, vw, vc = T.axis.remap("SSR", [i, w, c])
+                with T.init():
+                    z[vi, vw] = T.float32(1)
+                z[vi, vw] = z[vi, vw] + x[vi, vc] * y[vi + vw, vc]
+
+    runs = run([tensor(256, 32), tensor(320, 32)], [tensor(256, 33)], make=lambda _: sums)
+    runs.agree()
+    assert "Shuffle" not in runs.text
