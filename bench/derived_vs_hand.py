@@ -157,10 +157,9 @@ Where derived gradients evaluate more:
   order.
 
 Where they take more time for no more evaluations, it is what the schedules make of their kernels.
-Much more time take reverse_sequence, whose rule knows that it is its own inverse; dropout, whose
-random bits are integers that no vector computes; and scatter_swap and scatter_recurrence, which
-gradients of scatters consist of and which are derived for gradients of gradients alone: their walks
-over places are one recurrence.
+Much more time take reverse_sequence, whose rule knows that it is its own inverse, and scatter_swap
+and scatter_recurrence, which gradients of scatters consist of and which are derived for gradients
+of gradients alone: their walks over places are one recurrence.
 
 Whole networks train by both with `python bench/step.py --contenders graphgrad,graphgrad_derived`,
 recurrent ones with `python bench/loops.py` and the same contenders."""
