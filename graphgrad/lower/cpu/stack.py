@@ -20,10 +20,11 @@ from ...ir.visits import nodes_in
 
 
 @compiler_pass(
-    Phase.DONATED,
+    Phase.SCHEDULED,
     over="kernel",
     targets=("llvm",),
-    after={"vectorize_math": "it keeps what it writes out in buffers"},
+    because="schedules keep values in such buffers, too",
+    before={"build_early": "what is built is what the kernel will be"},
 )
 def keep_on_stack(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give small buffers of the scope "local" the scope whose buffers are on the stack."""
