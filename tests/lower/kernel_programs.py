@@ -87,6 +87,22 @@ def run(
     return Runs(*results, scheduled, not scheduled.same_as(func))
 
 
+def sums_of_bound_values():
+    """A tensor, and sums whose terms keep a value in local memory.
+
+    A condition on loops may not be bound in the expression.
+    """
+    x = tensor(64, 96)
+    k = te.reduce_axis((0, tirx.IntImm("int64", 8)), "k")
+    var = tirx.Var("v", "float32")
+
+    def term(i, j):
+        read = te.if_then_else(j >= k, x[i, j - k], 0.0)
+        return te.sum(tirx.Let(var, read, var * te.exp(var) + var), axis=k)
+
+    return x, te.compute((64, 96), term, name="y")
+
+
 def random_values(shape, dtype, seed):
     generator = np.random.default_rng(seed)
     if dtype.startswith("float"):

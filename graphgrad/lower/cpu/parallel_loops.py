@@ -15,6 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from ...fallback.indices.conditions import conjuncts
 from ...ir.kernel_rewrite import replace_realized
 from ...ir.kernel_structure import (
     Load,
@@ -33,6 +34,7 @@ from .map import MIN_PARALLEL_TRIPS
 from .vector_nests import vector_nest
 from .vector_scatters import vector_scatter
 from .vector_unit import VectorUnit
+from .vector_values import under
 
 _SPATIAL = int(tirx.IterVar.DataPar)
 
@@ -141,30 +143,23 @@ def _solved(loops: Sequence[Any], inner: Any) -> tuple[list[Any], Any]:
       if k == place[i]:               x[f(place[i])] += ...
         x[f(k)] += ...
     """
-    left = list(loops)
     if not isinstance(inner, tirx.IfThenElse) or inner.else_case is not None:
-        return left, inner
-    conjuncts = _conjuncts(inner.condition)
-    for number, conjunct in enumerate(conjuncts):
-        for each in left:
+        return list(loops), inner
+    written = [store.buffer for store in nodes_in(inner, tirx.BufferStore)]
+    ordered = conjuncts(inner.condition)
+    for number, conjunct in enumerate(ordered):
+        for each in loops:
             value = _value_of(each.loop_var, conjunct)
-            if value is None:
+            if value is None or any(is_among(r.source, written) for r in nodes_in(value, Load)):
+                continue  # unknown, or another one after what a trip has written
+            # What is read under the conditions before this one is read under them still; in terms
+            # of the variable it would be read before that is known to be inside.
+            if any(uses(before, each.loop_var) for before in ordered[:number]):
                 continue
-            inside = tirx.all(value >= 0, value < each.extent)
-            # What is read under the conditions before this one is read under them still.
-            ordered = [*conjuncts[:number], inside, *conjuncts[number + 1 :]]
-            left = [other for other in left if not other.same_as(each)]
-            body = tirx.IfThenElse(ordered[-1], inner.then_case, None)
-            for condition in reversed(ordered[:-1]):
-                body = tirx.IfThenElse(condition, body, None)
-            return left, substitute_values(body, {each.loop_var: value})
-    return left, inner
-
-
-def _conjuncts(condition: Any) -> list[Any]:
-    if isinstance(condition, tirx.And):
-        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
-    return [condition]
+            ordered[number] = tirx.all(value >= 0, value < each.extent)
+            body = substitute_values(under(ordered, inner.then_case), {each.loop_var: value})
+            return [other for other in loops if not other.same_as(each)], body
+    return list(loops), inner
 
 
 def _value_of(var: Any, condition: Any) -> Any | None:

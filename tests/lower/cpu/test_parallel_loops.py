@@ -2,25 +2,16 @@
 
 import numpy as np
 import pytest
-from tvm import te, tirx
+from tvm import te
 from tvm.script import tirx as T
 
 import graphgrad as gg
 from graphgrad.lower.cpu.schedule import schedule_loops
-from tests.lower.kernel_programs import UNIT, run, tensor
+from tests.lower.kernel_programs import UNIT, run, sums_of_bound_values, tensor
 
 
 def test_a_reduction_that_keeps_values_in_local_memory():
-    x = tensor(64, 96)
-    k = te.reduce_axis((0, tirx.IntImm("int64", 8)), "k")
-    var = tirx.Var("v", "float32")
-
-    def term(i, j):
-        # A condition on loops may not be bound in the expression.
-        read = te.if_then_else(j >= k, x[i, j - k], 0.0)
-        return te.sum(tirx.Let(var, read, var * te.exp(var) + var), axis=k)
-
-    y = te.compute((64, 96), term, name="y")
+    x, y = sums_of_bound_values()
     runs = run([x], [y], make=gg.fallback.create_prim_func)
     runs.agree()
     assert "T.float32" in runs.text and "T.parallel" in runs.text
@@ -107,7 +98,19 @@ def saturating(x: T.Buffer((1024, 32), "float32"), y: T.Buffer((1024, 32), "floa
                 y[i, 0] = y[i, 0] + T.exp(x[i, j]) * T.Cast("float32", k) * x[i, k] * x[i, k]
 
 
-@pytest.mark.parametrize("kernel", [running_rows, last_positive, saturating])
+@T.prim_func(s_tir=True)
+def chasing(x: T.Buffer((1024, 32), "float32"), y: T.Buffer((1024, 32), "float32")):
+    with T.sblock("chasing"):
+        T.reads(x[0:1024, 0:32])
+        T.writes(y[0:1024, 0:32])
+        for i, j in T.grid(1024, 32):
+            y[i, j] = T.float32(0)
+        for i, k, j in T.grid(1024, 32, 16):
+            if k == T.Cast("int32", y[i, 0]):
+                y[i, 0] = y[i, 0] + T.ceil(x[i, j])
+
+
+@pytest.mark.parametrize("kernel", [running_rows, last_positive, saturating, chasing])
 def test_what_a_trip_leaves_for_the_next_one(kernel):
     """A local value, or the sum so far: trips stay in order."""
     x, y = tensor(1024, 32), tensor(1024, 32)

@@ -1,11 +1,11 @@
 """Small buffers of the scope "local" are on the stack."""
 
 import tvm
-from tvm import te, tirx
+from tvm import te
 
 import graphgrad as gg
 from graphgrad.lower.cpu.stack import keep_on_stack
-from tests.lower.kernel_programs import HOST, tensor
+from tests.lower.kernel_programs import HOST, sums_of_bound_values, tensor
 
 
 def allocations(func):
@@ -13,20 +13,8 @@ def allocations(func):
     return tvm.compile(mod, target=HOST).mod.inspect_source("ll").count("AllocWorkspace")
 
 
-def kept_values():
-    x = tensor(64, 96)
-    k = te.reduce_axis((0, tirx.IntImm("int64", 8)), "k")
-    var = tirx.Var("v", "float32")
-
-    def term(i, j):
-        read = te.if_then_else(j >= k, x[i, j - k], 0.0)
-        return te.sum(tirx.Let(var, read, var * te.exp(var) + var), axis=k)
-
-    return gg.fallback.create_prim_func([x, te.compute((64, 96), term, name="y")])
-
-
 def test_values_that_are_bound():
-    func = kept_values()
+    func = gg.fallback.create_prim_func(sums_of_bound_values())
     assert allocations(func) > 0 and allocations(keep_on_stack(func)) == 0
 
 
