@@ -63,6 +63,14 @@ def loop(
     return tirx.For(var, start, trips, kind, body)
 
 
+def own_loop(
+    var: Any, trips: Any, body: Statement, kind: ForKind = ForKind.SERIAL, start: Any = 0
+) -> Statement:
+    """A loop as `loop` makes it, with a new variable in the place of one that others go over."""
+    own = variable(var.name, str(var.ty))
+    return loop(own, trips, substitute_values(body, {var: own}), kind, start)
+
+
 def within(outer: Sequence[Any], body: Statement) -> Statement:
     """Loops like other ones (For), given from the outermost, around a statement."""
     for each in reversed(outer):

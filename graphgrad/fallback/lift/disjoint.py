@@ -54,9 +54,9 @@ def never_meet(reading: Place, writing: Place, common: Sequence[Axis] = ()) -> b
     """
     fixed = [axis.var for axis in common]
     axes = known_ranges(writing.axes)
-    known = {identity(var) for var in [*fixed, *(axis.var for axis in axes)]}
+    bound = {identity(var) for var in [*fixed, *(axis.var for axis in axes)]}
     # Of a loop whose range is read from data, the two are at points of their own.
-    if any(identity(axis.var) not in known for axis in writing.axes):
+    if any(identity(axis.var) not in bound for axis in writing.axes):
         return False
     try:
         inversion = inverted(
@@ -192,20 +192,20 @@ def inverted(
     if any(isinstance(index, prim.Cast) for index in indices):
         position = [axis.var for axis in element] if position is None else position
         pairs = [_without_casts(*pair) for pair in zip(indices, position, strict=True)]
-        indices, position = [index for index, _ in pairs], [place for _, place in pairs]
+        indices, position = [index for index, _ in pairs], [element for _, element in pairs]
     return invert(indices, axes, element, position, equations)
 
 
-def _without_casts(index: Expr, place: Expr) -> tuple[Expr, Expr]:
+def _without_casts(index: Expr, element: Expr) -> tuple[Expr, Expr]:
     """An equation between integers in the dtype that the index was computed in.
 
     What a scan numbers has other integers than long loops.
     """
     while isinstance(index, prim.Cast):
         dtype = str(index.value.ty)
-        place = place.value if isinstance(place, prim.Cast) else place
-        index, place = index.value, place.astype(dtype)
-    return index, place
+        element = element.value if isinstance(element, prim.Cast) else element
+        index, element = index.value, element.astype(dtype)
+    return index, element
 
 
 def known_ranges(axes: Sequence[Axis]) -> list[Axis]:

@@ -131,12 +131,12 @@ def _nonzero(node: Node, index: int, rank: int) -> Tensor:
     Where the input is known there is nothing that depends on data.
     """
     try:
-        known = node.constant(index)
+        constant = node.constant(index)
     except ModelError:
-        known = None
-    if known is not None and known.any():
-        places = np.array(np.nonzero(known if known.ndim else known.reshape(1)))
-        return node.emitter.emit(relax.const(places, "int64"))
+        constant = None
+    if constant is not None and constant.any():
+        indices = np.array(np.nonzero(constant if constant.ndim else constant.reshape(1)))
+        return node.emitter.emit(relax.const(indices, "int64"))
     indices = node.emitter.emit(relax.op.nonzero(node.tensor(index).expr))
     return _known_shape(node, indices, [rank, tvm.tirx.Var("nonzero", "int64")])
 

@@ -13,29 +13,29 @@ up the lanes of each result alone would take longer than its products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import prim
 
-from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, stride, substitute_values
+from ...ir.kernel_structure import Axis, Stage, static, stride, substitute_values
 from ...ir.loops import (
     block,
     ceil_div,
     fused,
     index,
     load,
-    loop,
     loops,
+    own_loop,
     scratch,
     sequence,
     store,
     variable,
 )
 from ...ir.visits import nodes_in
-from ..kernels.blocked_sums import sum_in_blocks
+from ..kernels.blocked_sums import added_term, sum_in_blocks
 from ..kernels.contraction import fixed_iterators
 from .map import SMALL
 from .register_transpose import SIDES, transposed
@@ -62,8 +62,12 @@ def nest_of(
     if not _begins_at_zero(realize.block.init) or nodes_in(realize.block.body, prim.Let):
         return None
     lanes = unit.lanes(stage.dtype)
-    term = _term(stage)
-    if term is None or not SIDES[0] <= lanes <= SIDES[1] or not stage.spatial:
+    if stage.dtype not in ("float32", "float64") or not SIDES[0] <= lanes <= SIDES[1]:
+        return None
+    if len(stage.stores) != 1 or not stage.spatial or not stage.reduced:
+        return None
+    term = added_term(realize.block.body)
+    if term is None:
         return None
     across, along = stage.spatial[-1], stage.reduced[-1]
     if any(axis.extent is None for axis in stage.axes):
@@ -76,19 +80,6 @@ def nest_of(
     if stride(stage.stores[0], across.var) != 1 or not _lie_along(distances):
         return None
     return _nest(stage, realize, term, lanes)
-
-
-def _term(stage: Stage) -> Any | None:
-    """What a stage adds for each of its terms; None if it does anything else."""
-    if len(stage.stores) != 1 or not stage.reduced or stage.dtype not in ("float32", "float64"):
-        return None
-    value, written = stage.values[0], stage.stores[0].buffer
-    if not isinstance(value, tirx.Add):
-        return None
-    for total, term in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(total, Load) and buffer_of(total).same_as(written):
-            return term
-    return None
 
 
 def _begins_at_zero(init: Any) -> bool:
@@ -117,11 +108,7 @@ def _nest(stage: Stage, realize: Any, term: Any, lanes: int) -> Any:
         start = tirx.min(start, index(across.extent - lanes, dtype))
     values[along.var] = vector * index(lanes, along_dtype) + lane
     sums = [scratch("sums", [lanes], stage.dtype) for _ in range(lanes)]
-
-    def each_lane(statement: Any) -> Any:
-        own = variable("lane", along_dtype)
-        return loop(own, lanes, substitute_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
-
+    each_lane = partial(own_loop, lane, lanes, kind=tirx.ForKind.VECTORIZED)
     begin = [each_lane(store(each, [lane], tirx.const(0, stage.dtype))) for each in sums]
     updates = []
     for number, each in enumerate(sums):
@@ -134,23 +121,14 @@ def _nest(stage: Stage, realize: Any, term: Any, lanes: int) -> Any:
     zero = index(0, dtype)
     ramp = tirx.Ramp(zero, index(1, dtype), lanes)
     statements, columns = transposed([tirx.BufferLoad(each, [ramp]) for each in sums])
-    *outer, _ = stage.stores[0].indices
-    result = tirx.BufferStore(
-        stage.stores[0].buffer,
-        reduce(add, columns),
-        [
-            *(substitute_values(each, values) for each in outer),
-            tirx.Ramp(_last_index(stage, values, across, start), index(1, dtype), lanes),
-        ],
-    )
+    first = values | {across.var: start}
+    *outer, last = (substitute_values(each, first) for each in stage.stores[0].indices)
+    result_ramp = tirx.Ramp(last, index(1, dtype), lanes)
+    result = store(stage.stores[0].buffer, [*outer, result_ramp], reduce(add, columns))
     body = block(stage.name, *begin, summed, *statements, result, buffers=sums)
     around = [(values[axis.var], _extent(axis)) for axis in stage.spatial[:-1]]
     around.append((square, ceil_div(across.extent, lanes)))
     return fused(around, body, tirx.ForKind.PARALLEL)
-
-
-def _last_index(stage: Stage, values: Mapping[Any, Any], across: Axis, start: Any) -> Any:
-    return substitute_values(stage.stores[0].indices[-1], {**values, across.var: start})
 
 
 def _extent(axis: Axis) -> int:

@@ -6,6 +6,7 @@ Maps are elementwise chains, broadcasts, padding and moves.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -67,13 +68,18 @@ def _fused_count(stage: Stage, lanes: int) -> int:
 
 def parallel_leading(sch: Schedule, loops: list[Any]) -> None:
     """Run in parallel just enough leading loops, as one, to have work for every core."""
+    count = leading_count([extent_of(sch, loop) for loop in loops])
+    sch.parallel(sch.fuse(*loops[:count]) if count > 1 else loops[0])
+
+
+def leading_count(extents: Sequence[int | None]) -> int:
+    """How many leading loops have work for every core; a symbolic extent is long enough."""
     trips, count = 1, 0
-    while count < len(loops) and trips < MIN_PARALLEL_TRIPS:
-        extent = extent_of(sch, loops[count])
-        # A symbolic extent is taken for long enough.
+    while count < len(extents) and trips < MIN_PARALLEL_TRIPS:
+        extent = extents[count]
         trips *= MIN_PARALLEL_TRIPS if extent is None else extent
         count += 1
-    sch.parallel(sch.fuse(*loops[:count]) if count > 1 else loops[0])
+    return count
 
 
 def extent_of(sch: Schedule, loop: Any) -> int | None:

@@ -23,7 +23,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import is_conditional, statements_of, static, substitute_values
-from ...ir.loops import loop, sequence, variable
+from ...ir.loops import own_loop, sequence
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in, replace_nodes, visit_nodes
 
@@ -102,7 +102,9 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
         buffers.extend(values.buffers)
         # A loop for each store: TVM would move a buffer into the one vectorized loop that uses it,
         # where its code is wrong.
-        return sequence(*(_own_loop(loop, store) for store in stores))
+        return sequence(
+            *(own_loop(loop.loop_var, loop.extent, store, loop.kind, loop.min) for store in stores)
+        )
 
     def in_scalars(block: SBlock) -> SBlock:
         if not block.iter_vars or not _may_be_expanded(block.body):
@@ -163,14 +165,6 @@ def _is_store_or_number(statement: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return str(value.ty).startswith(("float", "int"))
-
-
-def _own_loop(like: tirx.For, store: Any) -> tirx.For:
-    """A loop like another one, with a variable of its own, around one store."""
-    var = variable(like.loop_var.name, str(like.loop_var.ty))
-    return loop(
-        var, like.extent, substitute_values(store, {like.loop_var: var}), like.kind, like.min
-    )
 
 
 def _calls(node: Any) -> list[Any]:

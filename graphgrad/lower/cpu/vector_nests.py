@@ -26,6 +26,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from ...fallback.indices.linear_system import analyzer_of
 from ...ir.kernel_structure import (
     Load,
     Stage,
@@ -41,14 +42,14 @@ from ...ir.kernel_structure import (
 )
 from ...ir.loops import block, fused, loop, loops, sequence, variable
 from ...ir.visits import nodes_in, replace_nodes
-from ..kernels.blocked_sums import sum_in_blocks
+from ..kernels.blocked_sums import added_term, sum_in_blocks
 from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
-from .map import MIN_PARALLEL_TRIPS, has_uniform_conditions
+from .map import has_uniform_conditions, leading_count
 from .vector_unit import VectorUnit
 from .vector_values import (
     NotInVectors,
     VectorValues,
-    analyzer_of,
+    axes_of,
     common_conditions,
     distinct,
     lanes_of,
@@ -91,17 +92,21 @@ def serves(stage: Stage, unit: VectorUnit) -> bool:
 
     It reads at places that data choose, or neighbors under a condition that tells them apart.
     """
+    by_data = any(map(_chosen_by_data, stage.loads))
     last = stage.spatial[-1] if stage.spatial else None
-    if last is None or last.extent is None:
+    # Most stages are neither; these questions are cheap, those below are not.
+    if not (by_data or (stage.reduced and stage.conditional)) or last is None:
+        return False
+    if last.extent is None:
         return False
     strides = {stride(load, last.var) for load in stage.loads}
     is_smooth = strides <= {0, 1} and has_uniform_conditions(stage, last)
-    if any(map(_chosen_by_data, stage.loads)):
+    if by_data:
         if is_smooth:  # whole vectors are left to TVM's primitives
             return bool(last.extent % unit.lanes(stage.dtype))
         collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
         return stage.operations >= _MIN_OPERATIONS * len(collected)
-    return bool(stage.reduced) and strides <= {0, 1} and 1 in strides and not is_smooth
+    return strides <= {0, 1} and 1 in strides and not is_smooth
 
 
 def _chosen_by_data(load: Any) -> bool:
@@ -171,12 +176,13 @@ def _one_element_each(accesses: Sequence[Any]) -> bool:
     )
 
 
-def _updated(value: Any, condition: Any, total: Any) -> Any:
+def _updated(store: Any, condition: Any) -> Any:
     """A new total where a condition holds, else the old one; of a sum, with 0 as its term."""
-    if isinstance(value, tirx.Add) and tvm_ffi.structural_equal(value.a, total):
-        # So it is known as a sum, whose blocks keep rounding errors small.
-        return total + tirx.Select(condition, value.b, tirx.const(0, str(total.ty)))
-    return tirx.Select(condition, value, total)
+    total, term = tirx.BufferLoad(store.buffer, store.indices), added_term(store)
+    if term is None:
+        return tirx.Select(condition, store.value, total)
+    # So it is recognized as a sum, whose blocks keep rounding errors small.
+    return total + tirx.Select(condition, term, tirx.const(0, str(total.ty)))
 
 
 class _Nest:
@@ -266,10 +272,7 @@ class _Nest:
                 parts.append(loop(number, end - first, body, kind, first))
         if left:
             parts.append(self._vector(left, tirx.const(vectors * self._lanes, dtype), {}))
-        count, points = 0, 1
-        while count < len(outer) and points < MIN_PARALLEL_TRIPS:
-            points *= outer[count][1]
-            count += 1
+        count = leading_count([extent for _, extent in outer])
         inner = loops(outer[count:], sequence(*parts))
         return fused(outer[:count], inner, tirx.ForKind.PARALLEL)
 
@@ -285,7 +288,8 @@ class _Nest:
 
         def hold_in(number: int) -> bool:
             ranges = {v: (0, trips) for v, trips in self._around.items()}
-            analyzer = analyzer_of(ranges | {var: (number * lanes, (number + 1) * lanes)})
+            ranges[var] = (number * lanes, (number + 1) * lanes)
+            analyzer = analyzer_of(axes_of(ranges))
             return all(map(analyzer.can_prove, conditions))
 
         # Where inequalities hold is one span, which is looked for from inside.
@@ -338,9 +342,7 @@ class _Nest:
         step = substitute_values(replace_nodes(body, kinds, in_totals), position)
         updates = []
         for store, condition in values.run(step):
-            value = store.value
-            if condition is not None:
-                value = _updated(value, condition, tirx.BufferLoad(store.buffer, [lane]))
+            value = store.value if condition is None else _updated(store, condition)
             updates.append(tirx.BufferStore(store.buffer, value, [lane]))
         term = sequence(*values.used(updates), *map(values.each_lane, updates))
         if alike:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
 from ...fallback.walk import BINARY
@@ -28,6 +27,7 @@ from ...ir.kernel_structure import (
 )
 from ...ir.loops import block, loop, sequence, variable, within
 from ...ir.visits import nodes_in, replace_nodes
+from ..kernels.blocked_sums import added_term
 from .vector_unit import VectorUnit
 from .vector_values import NotInVectors, VectorValues, common_conditions, distinct, lanes_of, under
 
@@ -61,7 +61,7 @@ def vector_scatter(
     reads = [load for load in nodes_in(inner, Load) if load.source.same_as(stores[0].buffer)]
     if len(reads) != 1:  # the sum so far decides what is added, or where
         return None
-    term = _added(stores[0])
+    term = added_term(stores[0])
     widest = unit.lanes(str(stores[0].buffer.dtype))
     long = [each for each in loops if lanes_of(int(each.extent), widest) > 1]
     if term is None or not long:
@@ -130,17 +130,3 @@ def _vector(
     additions = values.each_lane(statement) if in_row else loop(lane, lanes, statement)
     step = block("additions", *statements, additions, buffers=values.buffers)
     return under(alike, step)
-
-
-def _added(store: Any) -> Any | None:
-    """The term that a store adds to the element that it stores; None if it does something else."""
-    if not isinstance(store.value, tirx.Add):
-        return None
-    for total, term in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
-        if (
-            isinstance(total, Load)
-            and total.source.same_as(store.buffer)
-            and all(map(tvm_ffi.structural_equal, total.indices, store.indices))
-        ):
-            return term
-    return None

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import prim
 
+from ...fallback.indices.linear_system import Axis, analyzer_of
 from ...fallback.walk import Expr, Recursion, children, choice_of, rebuilt, unrolled
 from ...ir.kernel_structure import (
     Load,
@@ -24,10 +25,9 @@ from ...ir.kernel_structure import (
     is_conditional,
     is_pure,
     static,
-    substitute_values,
     uses,
 )
-from ...ir.loops import loop, scratch, variable
+from ...ir.loops import own_loop, scratch
 from ...ir.visits import nodes_in
 
 _INTEGER_DIVISIONS = (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)
@@ -78,7 +78,7 @@ class VectorValues:
         """By the buffer or the variable that stood for a value: the read that stands for it now."""
         self._conditions: list[tuple[Any, Any]] = []
         """Conditions, and the reads of what is kept of them."""
-        self._analyzer = analyzer_of({**ranges, lane: (0, lanes)})
+        self._analyzer = analyzer_of(axes_of({**ranges, lane: (0, lanes)}))
 
     def run(self, statement: Any, condition: Any | None = None) -> list[tuple[Any, Any | None]]:
         """Compute what a statement keeps, and return its other stores, each with its condition.
@@ -108,7 +108,7 @@ class VectorValues:
             holds = self.plain(statement.condition, condition)
             if self._is_true(holds):
                 return self.run(statement.then_case, condition)
-            holds = self._known(holds)
+            holds = self._kept_condition(holds)
             stores = self.run(statement.then_case, self._both(condition, holds))
             if statement.else_case is None:
                 return stores
@@ -153,9 +153,7 @@ class VectorValues:
 
     def each_lane(self, statement: Any) -> Any:
         """A vectorized loop over lanes, with a variable of its own, around a store."""
-        var = variable("lane", str(self._lane.ty))
-        body = substitute_values(statement, {self._lane: var})
-        return loop(var, self._lanes, body, tirx.ForKind.VECTORIZED)
+        return own_loop(self._lane, self._lanes, statement, tirx.ForKind.VECTORIZED)
 
     def plain(self, value: Any, condition: Any | None = None) -> Any:
         """An expression in which nothing is conditional, in terms of what is kept.
@@ -264,15 +262,15 @@ class VectorValues:
             chosen = yield self._plain(true_value, condition)
             other = yield self._plain(false_value, condition)
             return tirx.if_then_else(holds, chosen, other)
-        holds = self._known(holds)
+        holds = self._kept_condition(holds)
         chosen = yield self._plain(true_value, self._both(condition, holds))
         other = yield self._plain(false_value, self._both(condition, tirx.Not(holds)))
         return tirx.Select(holds, chosen, other)
 
     def _condition(self, condition: Any, outer: Any | None) -> Recursion:
-        return self._known((yield self._plain(condition, outer)))
+        return self._kept_condition((yield self._plain(condition, outer)))
 
-    def _known(self, condition: Any) -> Any:
+    def _kept_condition(self, condition: Any) -> Any:
         """A condition, kept: equal ones once."""
         for earlier, kept in self._conditions:
             if tvm_ffi.structural_equal(earlier, condition):
@@ -281,7 +279,7 @@ class VectorValues:
         return self._conditions[-1][1]
 
     def _both(self, a: Any | None, b: Any) -> Any:
-        return b if a is None else self._known(tirx.And(a, b))
+        return b if a is None else self._kept_condition(tirx.And(a, b))
 
 
 def lanes_of(extent: int, lanes: int) -> int:
@@ -318,13 +316,12 @@ def distinct(expressions: Sequence[Any]) -> list[Any]:
     return found
 
 
-def analyzer_of(ranges: Mapping[Any, tuple[int, int]]) -> tvm.sym.Analyzer:
-    """What is known of variables whose first values, and those behind the last, are given."""
-    analyzer = tvm.sym.Analyzer()
-    for var, (start, end) in ranges.items():
-        first = tirx.const(start, str(var.ty))
-        analyzer.bind(var, tvm.ir.Range.from_min_extent(first, end - start))
-    return analyzer
+def axes_of(ranges: Mapping[Any, tuple[int, int]]) -> list[Axis]:
+    """Loops, given by the first value of each variable and the one behind its last."""
+    return [
+        Axis(var, tirx.const(start, str(var.ty)), tirx.const(end - start, str(var.ty)))
+        for var, (start, end) in ranges.items()
+    ]
 
 
 def _int32(value: int) -> Any:

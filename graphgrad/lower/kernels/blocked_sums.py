@@ -164,7 +164,7 @@ def _update(
     outer: Any, stored: Any, around: list[Any], values: Mapping[Any, Any]
 ) -> _Update | None:
     """A store in loops inside of another one as the update of a sum; None if it is none."""
-    term = _added(stored, [stored.buffer])
+    term = added_term(stored)
     indices = [substitute_values(index, values) for index in stored.indices]
     if term is None or str(stored.buffer.dtype) not in ("float32", "float64"):
         return None
@@ -185,10 +185,10 @@ def _update(
     return _Update(stored, indices, term, reduced, kept) if serves else None
 
 
-def _added(store: Any, written: Sequence[Any]) -> Any:
+def added_term(store: Any, written: Sequence[Any] = ()) -> Any | None:
     """The term that a store adds to the element that it stores; None if it does something else.
 
-    A term reads nothing of what is written.
+    A term reads nothing of what is written, there or elsewhere.
     """
     if not isinstance(store.value, tirx.Add):
         return None
@@ -198,7 +198,9 @@ def _added(store: Any, written: Sequence[Any]) -> Any:
             and total.source.same_as(store.buffer)
             and all(map(tvm_ffi.structural_equal, total.indices, store.indices))
         )
-        if is_total and not any(is_among(load.source, written) for load in nodes_in(term, Load)):
+        if is_total and not any(
+            is_among(load.source, [store.buffer, *written]) for load in nodes_in(term, Load)
+        ):
             return term
     return None
 
@@ -214,7 +216,7 @@ def _without_bindings(statements: tirx.SeqStmt) -> Any:
         return statements
     written = [part.buffer for part in stores]
     stores = [store(s.buffer, s.indices, substitute_values(s.value, bound)) for s in stores]
-    is_sums = all(_added(part, written) is not None for part in stores)
+    is_sums = all(added_term(part, written) is not None for part in stores)
     return sequence(*stores) if is_sums else statements
 
 

@@ -13,6 +13,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import prim
 
+from ...fallback.indices.conditions import conjuncts
 from ...ir.kernel_structure import (
     Axis,
     Load,
@@ -137,7 +138,7 @@ def _ranges(condition: Any, axes: Mapping[Any, Axis]) -> dict[Any, tuple[int, in
     Axes without a bound are not in it. None if the condition is anything but bounds of single axes.
     """
     ranges: dict[Any, tuple[int, int]] = {}
-    for comparison in _conjuncts(condition):
+    for comparison in conjuncts(condition):
         difference = _at_least_zero(comparison)
         terms = None if difference is None else terms_of(difference, axes)
         if terms is None:
@@ -153,14 +154,6 @@ def _ranges(condition: Any, axes: Mapping[Any, Axis]) -> dict[Any, tuple[int, in
         low, high = ranges.get(variable, (0, length - 1))
         ranges[variable] = (max(low, -start), high) if factor == 1 else (low, min(high, start))
     return ranges
-
-
-def _conjuncts(condition: Any) -> Iterable[Any]:
-    if isinstance(condition, prim.And):
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    else:
-        yield condition
 
 
 def _at_least_zero(comparison: Any) -> Any | None:
