@@ -22,7 +22,7 @@ from tvm import relax, tirx
 
 from ..ir.visits import visit_nodes
 from .call_effects import record_call
-from .regions import Leaf, Regions, Tree, leaves
+from .regions import Leaf, Regions, Source, Tree, leaves
 
 
 class Use(NamedTuple):
@@ -189,6 +189,10 @@ class Aliases:
         """The class of a leaf's memory: a number, equal where memory may be shared."""
         return self.regions.region(leaf)
 
+    def origins(self, tree: Tree) -> list[Source]:
+        """The sources of the tensors or objects that a value may be (`Regions.origins`)."""
+        return [origin for leaf in leaves(tree) for origin in self.regions.origins(leaf)]
+
     def uses_of(self, region: int) -> list[Use]:
         """The uses of a class of memory, in order."""
         # The index is made once: classes no longer change when the body has been analyzed.
@@ -269,7 +273,7 @@ class Aliases:
             trees.append(self.regions.as_type(tree, expr.ty, ("branch", var, is_true)))
         self._path = outer
         result = self.regions.fresh(expr.ty, ("if", var))
-        self.regions.unify(result, *trees)
+        self.regions.choose(result, *trees)
         self.branches[var] = (trees[0], trees[1])
         return result
 

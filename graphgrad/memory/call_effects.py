@@ -77,7 +77,9 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     trees = [aliases.value(argument) for argument in call.args]
     for argument, tree in zip(call.args, trees, strict=True):
         aliases.use(argument, tree, var, writes=False)
-    if name in _IDENTITY_OPS or (name == "relax.reshape" and aliases.module.views):
+    if name == "relax.reshape" and aliases.module.views:
+        return trees[0]  # a view of all of it
+    if name in _IDENTITY_OPS:
         result = aliases.regions.fresh(call.ty, ("call", var))
         aliases.regions.unify(result, trees[0])
         return result
@@ -196,13 +198,18 @@ def _in_place(aliases: Aliases, call: Any, var: Any) -> Tree:
     trees = [aliases.value(argument) for argument in data_of(call)]
     for position in mutates if effects is None else ():
         aliases.use(data_of(call)[position], trees[position], var, writes=True)
-    fields = result if isinstance(call.ty, relax.TupleType) else [result]
+    is_tuple = isinstance(call.ty, relax.TupleType)
     # An index of -1 stands for a result in memory of its own.
     shared = [
         trees[number] if number >= 0 else field
-        for number, field in zip(indices, fields, strict=True)
+        for number, field in zip(indices, result if is_tuple else [result], strict=True)
     ]
-    return shared if isinstance(call.ty, relax.TupleType) else shared[0]
+    written_over = shared if is_tuple else shared[0]
+    if not is_packed:
+        return written_over
+    # A packed function is not known to return the very tensor that it has written to.
+    aliases.regions.unify(result, written_over)
+    return result
 
 
 def _invocation(aliases: Aliases, call: Any, var: Any) -> Tree:
