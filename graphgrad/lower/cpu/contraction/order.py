@@ -44,7 +44,7 @@ _MAX_UNROLLED_MULTIPLY_ADDS = 64
 _MIN_COPY_REUSE = 128
 """Results that must read each element of a factor for its copy to be worth the time."""
 
-_MIN_PANEL_COPY_REUSE = 1100
+_MIN_PANEL_COPY_REUSE = 48
 """The same for panels that could be read in place. The bound is higher because what one core has
 copied, another has to fetch."""
 

@@ -17,7 +17,7 @@ from ...kernels.contraction import Contraction
 from ..vector_unit import VectorUnit
 from .store import ResultStore
 
-CACHE = 5 << 17
+CACHE = 1 << 20
 """Bytes of data that are to stay in a core's second-level cache: 640 KiB of 1 MiB on Zen 4."""
 
 _LOAD_CYCLES = (0.1, 0.35)
