@@ -18,13 +18,13 @@ from ...ir.loops import ceil_div, fused, loop, variable
 from ..kernels.contraction import fixed_iterators
 from .map import SMALL
 from .register_transpose import SIDES, transpose_square
-from .vector_unit import VectorUnit
+from .tuning import Processor
 
 _DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 """Types of elements whose vectors can be transposed in registers."""
 
 
-def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | None:
+def nest_of(stage: Stage, blocks: Mapping[str, Any], processor: Processor) -> Any | None:
     """The statement that copies as a stage does; None if it is no large copy of that kind.
 
     Parameters
@@ -32,7 +32,7 @@ def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | 
     stage : Stage
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
-    unit : VectorUnit
+    processor : Processor
     """
     realize = blocks[stage.name]
     if stage.work < SMALL or stage.dtype not in _DTYPES or static(realize.predicate) != 1:
@@ -45,7 +45,7 @@ def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | 
     if result_axis is None or source_axis is None or result_axis is source_axis:
         return None
     min_side, side = SIDES
-    side = min(side, unit.lanes(stage.dtype))
+    side = min(side, processor.lanes(stage.dtype))
     # The largest square that fits into both axes.
     while side >= min_side and min(result_axis.extent or 0, source_axis.extent or 0) < side:
         side //= 2

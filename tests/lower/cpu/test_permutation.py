@@ -71,7 +71,7 @@ def test_symbolic_extents_are_left_alone():
 
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_squares_are_no_wider_than_vectors(lanes, monkeypatch):
-    monkeypatch.setattr(permutation.VectorUnit, "lanes", lambda self, dtype: lanes)
+    monkeypatch.setattr(permutation.Processor, "lanes", lambda self, dtype: lanes)
     result = run(*permuted((130, 140), (1, 0)))
     result.agree()
     assert in_squares(result) == (lanes >= 4)
