@@ -19,7 +19,7 @@ from tvm.script.parser import tirx as T
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 
 ROUNDS = 7
 ITERATIONS = 1 << 22  # of each thread: tens of milliseconds
@@ -117,7 +117,7 @@ def copies(tasks: int, elements: int, lanes: int) -> Any:
 
 def _registers() -> tuple[int, int]:
     """Return the lanes of a vector register, and how many chains leave some registers free."""
-    unit = vector_unit(gg.target("llvm"))
+    unit = processor_of(gg.target("llvm"))
     return unit.lanes("float32"), unit.registers * 3 // 4
 
 

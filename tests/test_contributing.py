@@ -8,7 +8,7 @@ import pytest
 
 from graphgrad.ir.passes import PassOrderError, Pipeline
 from graphgrad.lower.cpu.schedule import schedule_loops
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.lower.kernels.zero_based_loops import start_loops_at_zero
 from graphgrad.lower.pipeline import PASSES, Lowering
 from graphgrad.lower.target import target
@@ -49,7 +49,7 @@ def test_your_first_pass(monkeypatch):
 
 
 def test_your_first_processor(capsys):
-    if vector_unit(target("llvm")).bytes < 32:
+    if processor_of(target("llvm")).vector_bytes < 32:
         pytest.skip("this processor has no vectors of 256 bits")
     (example,) = examples("Your first processor")
     exec(example, {"__name__": "example"})

@@ -38,8 +38,8 @@ from .cpu.horizontal import fuse_horizontally, mark_flat_maps
 from .cpu.nan import vectorize_nan_tests
 from .cpu.small_tanh import expand_small_tanh
 from .cpu.stack import keep_on_stack
+from .cpu.tuning import Processor, processor_of
 from .cpu.vector_math import vectorize_math
-from .cpu.vector_unit import VectorUnit, vector_unit
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
@@ -174,9 +174,9 @@ class Lowering:
         return cpu.may_repeat
 
     @property
-    def unit(self) -> VectorUnit:
+    def processor(self) -> Processor:
         """The vector registers of the target's processor."""
-        return vector_unit(self.target)
+        return processor_of(self.target)
 
 
 PIPELINES = {kind: Pipeline(PASSES, kind, Lowering) for kind in TARGETS}

@@ -10,7 +10,7 @@ import graphgrad as gg
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.lower.cpu.schedule import schedule_loops
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from tests.fallback.interpreter import evaluate
 from tests.fallback.running import run, unwritten
 
@@ -46,7 +46,7 @@ def test_schedules_keep_the_values(name):
         for t in [*inputs, head]
     ]
     func = create_prim_func([*inputs, head, *outputs])
-    scheduled = schedule_loops(func, vector_unit(tvm.target.Target("llvm")))
+    scheduled = schedule_loops(func, processor_of(tvm.target.Target("llvm")))
     assert not scheduled.same_as(func)
     arrays = [array for _, array in known]
     expected = evaluate(outputs, known)

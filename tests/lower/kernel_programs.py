@@ -8,12 +8,12 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.lower.cpu.schedule import schedule_loops
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.lower.target import target
 from tests.guarded_memory import guarded_tensor
 
 HOST = target("llvm")
-UNIT = vector_unit(HOST)
+UNIT = processor_of(HOST)
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-12}
 
 

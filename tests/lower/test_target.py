@@ -7,9 +7,9 @@ import pytest
 import tvm
 
 from graphgrad.errors import TargetError
-from graphgrad.lower.cpu import features
+from graphgrad.lower.cpu import features, tuning
 from graphgrad.lower.cpu.features import used_features
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.lower.target import is_generic, parse, target
 from graphgrad.runtime.cores import usable_cores
 from graphgrad.runtime.threads import VARIABLES
@@ -108,7 +108,7 @@ def test_what_a_virtual_machine_hides_is_not_used(monkeypatch):
     monkeypatch.setattr(features, "processor_flags", lambda: frozenset(shown.values()))
     resolved = target("llvm")
     assert used_features(resolved).items() <= shown.items()
-    assert vector_unit(resolved).bytes <= 32
+    assert processor_of(resolved).vector_bytes <= 32
 
 
 def test_a_system_that_does_not_say_what_its_processor_can_do(monkeypatch):
@@ -124,14 +124,35 @@ def test_parse_leaves_a_bare_llvm_generic():
     ("mcpu", "width", "registers"),
     [("x86-64", 16, 16), ("x86-64-v3", 32, 16), ("x86-64-v4", 64, 32)],
 )
-def test_vector_unit_follows_the_features(mcpu, width, registers):
-    unit = vector_unit(
+def test_the_vector_registers_follow_the_features(mcpu, width, registers):
+    unit = processor_of(
         tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-linux-gnu"})
     )
-    assert (unit.bytes, unit.registers) == (width, registers)
+    assert (unit.vector_bytes, unit.registers) == (width, registers)
     assert [unit.lanes(d) for d in ("float32", "float64", "float16", "int8")] == [
         width // 4,
         width // 8,
         width // 4,
         width,
     ]
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "family"),
+    [
+        ("znver4", tuning.ZEN4),
+        ("emeraldrapids", tuning.AVX512),
+        ("x86-64-v4", tuning.AVX512),
+        ("haswell", tuning.AVX2),
+        ("znver3", tuning.AVX2),
+        ("x86-64-v2", tuning.SSE),
+    ],
+)
+def test_the_costs_follow_the_family(mcpu, family):
+    resolved = target({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-linux-gnu"})
+    assert tuning.processor_of(resolved) is family
+
+
+def test_neon_is_a_family():
+    arm = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]}
+    assert tuning.processor_of(target(arm)) is tuning.NEON

@@ -244,12 +244,10 @@ class _Layer:
     def _part(self, index: int, direction: int, axis: int = 0) -> Tensor:
         """The part of an input that belongs to one direction, without the axis of directions."""
         x = self._input(index)
-        direction_slice = op.strided_slice(
-            x, [axis], [direction], [direction + 1], assume_inbound=True
-        )
-        return op.reshape(
-            direction_slice, [extent for number, extent in enumerate(x.shape) if number != axis]
-        )
+        shape = [extent for number, extent in enumerate(x.shape) if number != axis]
+        if len(self.backwards) > 1:
+            x = op.strided_slice(x, [axis], [direction], [direction + 1], assume_inbound=True)
+        return op.reshape(x, shape)
 
     def _input(self, index: int) -> Tensor:
         """A float input in the dtype in which the layer computes."""

@@ -39,11 +39,11 @@ from ..kernels.blocked_sums import added_term, sum_in_blocks
 from ..kernels.contraction import fixed_iterators
 from .map import SMALL
 from .register_transpose import SIDES, transposed
-from .vector_unit import VectorUnit
+from .tuning import Processor
 
 
 def nest_of(
-    stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit, small: int = SMALL
+    stage: Stage, blocks: Mapping[str, Any], processor: Processor, small: int = SMALL
 ) -> Any | None:
     """The statement that sums as a stage does; None if it is no sum of that kind.
 
@@ -52,7 +52,7 @@ def nest_of(
     stage : Stage
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
-    unit : VectorUnit
+    processor : Processor
     small : int
         Points below which it is not worth other threads.
     """
@@ -61,7 +61,7 @@ def nest_of(
         return None
     if not _begins_at_zero(realize.block.init) or nodes_in(realize.block.body, prim.Let):
         return None
-    lanes = unit.lanes(stage.dtype)
+    lanes = processor.lanes(stage.dtype)
     if stage.dtype not in ("float32", "float64") or not SIDES[0] <= lanes <= SIDES[1]:
         return None
     if len(stage.stores) != 1 or not stage.spatial or not stage.reduced:

@@ -14,7 +14,7 @@ from tvm.s_tir import Schedule
 
 from ...ir.kernel_structure import Axis, Stage, buffer_of, is_conditional, static, stride, uses
 from ...ir.visits import visit_nodes
-from .vector_unit import VectorUnit
+from .tuning import Processor
 
 MIN_PARALLEL_TRIPS = 32
 """The number of trips that a parallel loop should have, so that cores share them about evenly."""
@@ -29,7 +29,7 @@ _MIN_FUSED = 256
 """Elements of the innermost loops, where they are fused no further than need be."""
 
 
-def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit, small: int = SMALL) -> None:
+def schedule_map(sch: Schedule, stage: Stage, processor: Processor, small: int = SMALL) -> None:
     """Run the outer loops in parallel and vectorize the innermost one.
 
     With fewer points than `small` the stage stays as it is.
@@ -37,11 +37,11 @@ def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit, small: int = SMA
     if stage.work < small:
         return
     loops = list(sch.get_loops(sch.get_sblock(stage.name)))
-    fused_count = _fused_count(stage, unit.lanes(stage.dtype))
+    fused_count = _fused_count(stage, processor.lanes(stage.dtype))
     inner_loop = sch.fuse(*loops[-fused_count:]) if fused_count > 1 else loops[-1]
     outer_loops = loops[:-fused_count]
     length = extent_of(sch, inner_loop)
-    lanes = unit.lanes(stage.dtype)
+    lanes = processor.lanes(stage.dtype)
     # TVM forgets the lanes of a constant where it computes bfloat16 by integers.
     is_fill = stage.dtype == "bfloat16" and not stage.loads
     if length is not None and length % lanes == 0 and _is_smooth(stage) and not is_fill:

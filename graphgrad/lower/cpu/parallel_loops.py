@@ -31,9 +31,9 @@ from ...ir.loops import fused, sequence, within
 from ...ir.visits import nodes_in
 from ..kernels.independent_loops import are_plain, carries, trip_count, writes_its_own
 from .map import MIN_PARALLEL_TRIPS
+from .tuning import Processor
 from .vector_nests import vector_nest
 from .vector_scatters import vector_scatter
-from .vector_unit import VectorUnit
 from .vector_values import under
 
 _SPATIAL = int(tirx.IterVar.DataPar)
@@ -42,13 +42,13 @@ _LINE = 16
 """Neighboring elements that one thread should write: those of a cache line."""
 
 
-def parallelize_loops(statement: Any, unit: VectorUnit, small: int) -> Any:
+def parallelize_loops(statement: Any, processor: Processor, small: int) -> Any:
     """A statement of a kernel in vectors and with its outer loops in parallel, where it may be.
 
     Parameters
     ----------
     statement : Stmt
-    unit : VectorUnit
+    processor : Processor
     small : int
         Points below which it is not worth other threads.
     """
@@ -57,7 +57,7 @@ def parallelize_loops(statement: Any, unit: VectorUnit, small: int) -> Any:
         return statement
     loops, realize = nest
     if loops:
-        in_vectors = vector_nest(statement, unit, small)
+        in_vectors = vector_nest(statement, processor, small)
         return in_vectors or _with_spatial_loops_in_parallel(loops, realize, small) or statement
     if realize.block.iter_vars or realize.block.init is not None:
         return statement
@@ -70,7 +70,9 @@ def parallelize_loops(statement: Any, unit: VectorUnit, small: int) -> Any:
     own = [[a for a, at in zip(local, users, strict=True) if at == [n]] for n in range(len(parts))]
     if any(_mentions(part, alloc.buffer) for alloc in shared for part in parts):
         return statement
-    changed = [_scatter_in_parallel(p, o, unit, small) for p, o in zip(parts, own, strict=True)]
+    changed = [
+        _scatter_in_parallel(p, o, processor, small) for p, o in zip(parts, own, strict=True)
+    ]
     if not any(changed):
         return statement
     rest = [sequence(*o, p) for p, o in zip(parts, own, strict=True)]
@@ -103,7 +105,7 @@ def _mentions(statement: Any, buffer: Any) -> bool:
 
 
 def _scatter_in_parallel(
-    statement: Any, local: Sequence[Any], unit: VectorUnit, small: int
+    statement: Any, local: Sequence[Any], processor: Processor, small: int
 ) -> Any | None:
     """Loops that add to elements of a buffer, one of them outermost and in parallel.
 
@@ -129,7 +131,7 @@ def _scatter_in_parallel(
     first = _index_of_all(loops, stores, inner)
     rest = [each for each in loops if not each.same_as(first)]
     # What neighbors do in turn is what they do side by side, but for the order of additions.
-    body = vector_scatter(rest, [first] if first else [], inner, kept, unit)
+    body = vector_scatter(rest, [first] if first else [], inner, kept, processor)
     if first is None:
         return body or (sequence(*local, within(loops, inner)) if is_shorter else None)
     body = sequence(*local, within(rest, inner)) if body is None else body

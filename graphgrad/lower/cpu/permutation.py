@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, substitute_values
+from ...ir.kernel_structure import Axis, Load, Stage, static, substitute_values
 from ...ir.loops import ceil_div, fused, loop, variable
 from ..kernels.contraction import fixed_iterators
 from .map import SMALL
 from .register_transpose import SIDES, transpose_square
-from .vector_unit import VectorUnit
+from .tuning import Processor
 
 _DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 """Types of elements whose vectors can be transposed in registers."""
 
 
-def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | None:
+def nest_of(stage: Stage, blocks: Mapping[str, Any], processor: Processor) -> Any | None:
     """The statement that copies as a stage does; None if it is no large copy of that kind.
 
     Parameters
@@ -32,50 +33,58 @@ def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | 
     stage : Stage
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
-    unit : VectorUnit
+    processor : Processor
     """
     realize = blocks[stage.name]
     if stage.work < SMALL or stage.dtype not in _DTYPES or static(realize.predicate) != 1:
         return None
-    if not _is_permutation(realize.block):
+    axes = _last_axes(stage, realize)
+    if axes is None:
         return None
-    store, load = realize.block.body, realize.block.body.value
-    result_axis, source_axis = (_axis_of(stage, access.indices[-1]) for access in (store, load))
+    result_axis, source_axis = axes
     # Where both lie in memory along the same axis, rows are copied as they are.
-    if result_axis is None or source_axis is None or result_axis is source_axis:
+    if result_axis is source_axis:
         return None
     min_side, side = SIDES
-    side = min(side, unit.lanes(stage.dtype))
+    side = min(side, processor.lanes(stage.dtype))
     # The largest square that fits into both axes.
     while side >= min_side and min(result_axis.extent or 0, source_axis.extent or 0) < side:
         side //= 2
     return _nest(stage, realize, result_axis, source_axis, side) if side >= min_side else None
 
 
-def _is_permutation(block: Any) -> bool:
-    """Whether a block copies all of a tensor, each index of which is an axis."""
-    store = block.body
+def _last_axes(stage: Stage, realize: Any) -> tuple[Axis, Axis] | None:
+    """The axes along which neighbors are neighbors in the result, and in the source.
+
+    None unless the block copies elements, and each axis is one index of the result and one of the
+    source, but for a constant: either may be a part of a tensor.
+    """
+    store = realize.block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, Load):
-        return False
-    axes = [axis.var for axis in block.iter_vars]
-    extents = {axis.var: static(axis.dom.extent) for axis in block.iter_vars}
-    starts = [static(axis.dom.min) for axis in block.iter_vars]
-    if any(start != 0 for start in starts) or None in extents.values():
-        return False
-    return all(
-        len(access.indices) == len(axes)
-        and all(sum(index.same_as(axis) for index in access.indices) == 1 for axis in axes)
-        and [extents[index] for index in access.indices] == _shape(access)
-        for access in (store, store.value)
-    )
+        return None
+    if any(axis.extent is None for axis in stage.axes):
+        return None
+    if any(static(axis.dom.min) != 0 for axis in realize.block.iter_vars):
+        return None
+    last_axes = []
+    for access in (store, store.value):
+        axes = [_axis_of(stage, index, fixed_iterators(realize)) for index in access.indices]
+        moving = [id(axis) for axis in axes if axis and axis.extent != 1]
+        if sorted(moving) != sorted(id(axis) for axis in stage.axes if axis.extent != 1):
+            return None
+        last_axes.append(axes[-1])
+    result_axis, source_axis = last_axes
+    return None if result_axis is None or source_axis is None else (result_axis, source_axis)
 
 
-def _shape(access: Any) -> list[int | None]:
-    return [static(extent) for extent in buffer_of(access).shape]
-
-
-def _axis_of(stage: Stage, index: Any) -> Axis | None:
-    return next((axis for axis in stage.axes if axis.var.same_as(index)), None)
+def _axis_of(stage: Stage, index: Any, fixed: Mapping[Any, Any]) -> Axis | None:
+    """The axis that an index is, but for a constant; None if there is no single one."""
+    *steps, start = tvm.sym.detect_linear_equation(
+        substitute_values(index, fixed), [axis.var for axis in stage.axes]
+    ) or [None]
+    moving = [axis for axis, step in zip(stage.axes, steps, strict=False) if static(step) != 0]
+    is_axis = len(moving) == 1 and sum(static(step) or 0 for step in steps) == 1
+    return moving[0] if is_axis and static(start) is not None else None
 
 
 def _nest(stage: Stage, realize: Any, result_axis: Axis, source_axis: Axis, side: int) -> Any:
@@ -113,9 +122,13 @@ def _nest(stage: Stage, realize: Any, result_axis: Axis, source_axis: Axis, side
         return substitute_values(store.value, indices)
 
     def store_column(column: int, values: Any) -> Any:
-        column_ramp = tirx.Ramp(starts[result_axis.var], tirx.const(1, dtype), side)
-        indices = {**axis_values, source_axis.var: starts[source_axis.var] + column}
-        outer_indices = [substitute_values(index, indices) for index in list(store.indices)[:-1]]
+        indices = {
+            **axis_values,
+            result_axis.var: starts[result_axis.var],
+            source_axis.var: starts[source_axis.var] + column,
+        }
+        *outer_indices, start = (substitute_values(index, indices) for index in store.indices)
+        column_ramp = tirx.Ramp(start, tirx.const(1, dtype), side)
         return tirx.BufferStore(store.buffer, values, [*outer_indices, column_ramp])
 
     outer_axes = [

@@ -24,7 +24,7 @@ from .map import (
     has_uniform_conditions,
     parallel_leading,
 )
-from .vector_unit import VectorUnit
+from .tuning import Processor
 
 _MIN_PARALLEL_OUTPUTS = 8
 """Outputs below which one output is computed by several cores."""
@@ -35,9 +35,6 @@ _UNROLLED_VECTORS = 4
 _MAX_ROW_VECTORS = 32
 """The most vectors of a whole row of outputs that are computed side by side. These are more than
 there are registers: the partial sums stay in the nearest cache."""
-
-_NEAR_CACHE_BYTES = 1 << 19
-"""Bytes that stay in a core's own cache from one walk through them to the next."""
 
 _MIN_TERMS_PER_LANE = 8
 """Terms that a lane must add up, or combining the lanes costs more than they save."""
@@ -64,7 +61,7 @@ class _Nest(NamedTuple):
 def schedule_reduction(
     sch: Schedule,
     stage: Stage,
-    unit: VectorUnit,
+    processor: Processor,
     epilogues: Sequence[Epilogue] = (),
     small: int = SMALL,
 ) -> None:
@@ -81,12 +78,12 @@ def schedule_reduction(
         # would be written.
         sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
     # Few terms are unrolled by the code generator, which then vectorizes along the outputs.
-    elif volume(stage.reduced) <= _MAX_UNROLLED_TERMS and not _is_neat(stage, unit):
+    elif volume(stage.reduced) <= _MAX_UNROLLED_TERMS and not _is_neat(stage, processor):
         _scalar(sch, block, stage, epilogue_blocks)
-    elif _outputs_are_vectors(stage, unit):
-        _vectorize_outputs(sch, block, stage, unit, epilogue_blocks)
-    elif _terms_are_vectors(stage, unit):
-        _vectorize_terms(sch, block, stage, unit, epilogue_blocks)
+    elif _outputs_are_vectors(stage, processor):
+        _vectorize_outputs(sch, block, stage, processor, epilogue_blocks)
+    elif _terms_are_vectors(stage, processor):
+        _vectorize_terms(sch, block, stage, processor, epilogue_blocks)
     else:
         _scalar(sch, block, stage, epilogue_blocks)
 
@@ -105,13 +102,13 @@ def vector_length(extent: int, lanes: int, most: int) -> int:
 
 
 def _vectorize_outputs(
-    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, epilogue_blocks: list[Any]
+    sch: Schedule, block: Any, stage: Stage, processor: Processor, epilogue_blocks: list[Any]
 ) -> None:
     """Accumulate a vector of neighboring outputs in registers."""
     last = stage.spatial[-1]
     assert last.extent is not None
-    lanes = unit.lanes(stage.dtype)
-    length = _outputs_side_by_side(stage, unit)
+    lanes = processor.lanes(stage.dtype)
+    length = _outputs_side_by_side(stage, processor)
     # Whole vectors, or half a vector, are vectorized here; other lengths by the code generator.
     explicit = length % lanes == 0 or 2 * length == lanes
     if not explicit:
@@ -134,7 +131,7 @@ def _vectorize_outputs(
     _accumulate_in_registers(sch, nest, len(stage.stores), explicit, epilogue_blocks)
 
 
-def _outputs_side_by_side(stage: Stage, unit: VectorUnit) -> int:
+def _outputs_side_by_side(stage: Stage, processor: Processor) -> int:
     """How many neighboring outputs to compute side by side.
 
     Whole rows, if they are few vectors, where the terms of a task do not fit the core's own cache:
@@ -143,13 +140,13 @@ def _outputs_side_by_side(stage: Stage, unit: VectorUnit) -> int:
     """
     last = stage.spatial[-1]
     assert last.extent is not None
-    lanes = unit.lanes(stage.dtype)
+    lanes = processor.lanes(stage.dtype)
     vectors, remainder = divmod(last.extent, lanes)
     terms = volume(stage.reduced)
     if volume(stage.spatial[:-1]) < _MIN_PARALLEL_OUTPUTS:
         terms //= _chunk_count(stage.reduced[0].extent)
     width = max((bits(str(buffer_of(load).dtype)) for load in stage.loads), default=0) // 8
-    is_far = terms * last.extent * width > _NEAR_CACHE_BYTES
+    is_far = terms * last.extent * width > processor.row_bytes
     # LLVM splits a power of two evenly; three times that is unrolled (`_is_three_vectors`).
     if is_far and not remainder and vectors <= _MAX_ROW_VECTORS and _odd_factor(vectors) in (1, 3):
         return last.extent
@@ -162,10 +159,10 @@ def _odd_factor(number: int) -> int:
 
 
 def _vectorize_terms(
-    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, epilogue_blocks: list[Any]
+    sch: Schedule, block: Any, stage: Stage, processor: Processor, epilogue_blocks: list[Any]
 ) -> None:
     """Keep one partial result per lane, and per core if there are few outputs; then combine."""
-    fused_count, length = _fused_terms(stage, unit), _term_vector(stage, unit)
+    fused_count, length = _fused_terms(stage, processor), _term_vector(stage, processor)
     loops = sch.get_loops(block)
     spatial, reduced = loops[: len(stage.spatial)], loops[len(stage.spatial) :]
     terms = sch.fuse(*reduced[-fused_count:]) if fused_count > 1 else reduced[-1]
@@ -297,27 +294,27 @@ def _is_three_vectors(length: int | None) -> bool:
     return length is not None and length > 3 and length % 3 == 0
 
 
-def _is_neat(stage: Stage, unit: VectorUnit) -> bool:
+def _is_neat(stage: Stage, processor: Processor) -> bool:
     """Whether outputs are whole vectors, and their terms are contiguous vectors too."""
-    if not _outputs_are_vectors(stage, unit):
+    if not _outputs_are_vectors(stage, processor):
         return False
     last = stage.spatial[-1]
-    return volume([last]) % unit.lanes(stage.dtype) == 0 and _moves_smoothly(stage, last, 1)
+    return volume([last]) % processor.lanes(stage.dtype) == 0 and _moves_smoothly(stage, last, 1)
 
 
-def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+def _outputs_are_vectors(stage: Stage, processor: Processor) -> bool:
     """Whether neighboring outputs can be accumulated side by side, as lanes."""
     if not stage.spatial or not stage.spatial[-1].extent:
         return False
     if not has_uniform_conditions(stage, stage.spatial[-1]):
         return False
-    last, lanes = stage.spatial[-1], unit.lanes(stage.dtype)
+    last, lanes = stage.spatial[-1], processor.lanes(stage.dtype)
     extent = volume([last])
     wide = extent % lanes == 0 or lanes // 2 <= extent <= _MAX_ACCUMULATORS
     return wide and _moves_smoothly(stage, last, _MAX_VECTOR_STRIDE)
 
 
-def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+def _terms_are_vectors(stage: Stage, processor: Processor) -> bool:
     """Whether neighboring terms can be added up side by side, each lane with a partial result."""
     last = stage.reduced[-1]
     return (
@@ -325,7 +322,7 @@ def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
         and not stage.conditional
         and _is_associative(stage)
         and _moves_smoothly(stage, last, 1)
-        and _term_vector(stage, unit) > 2
+        and _term_vector(stage, processor) > 2
     )
 
 
@@ -337,20 +334,20 @@ def _moves_smoothly(stage: Stage, axis: Axis, max_stride: int) -> bool:
     ) and any(strides)
 
 
-def _term_vector(stage: Stage, unit: VectorUnit) -> int:
+def _term_vector(stage: Stage, processor: Processor) -> int:
     """How many partial results to keep; 1 if there are too few terms for a vector."""
-    length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
+    length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), processor.lanes(stage.dtype)
     max_vectors = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), _UNROLLED_VECTORS)
     return vector_length(length, lanes, max_vectors) if max_vectors else 1
 
 
-def _fused_terms(stage: Stage, unit: VectorUnit) -> int:
+def _fused_terms(stage: Stage, processor: Processor) -> int:
     """How many reduced axes to fuse: as few as give vectors of the length of `_term_vector`.
 
     Where TVM divides a position by the extents of three axes, it does not recognize that neighbors
     in a vector are neighbors in memory.
     """
-    length, max_count = _term_vector(stage, unit), _fusable_terms(stage)
+    length, max_count = _term_vector(stage, processor), _fusable_terms(stage)
     sufficient = (
         count for count in range(1, max_count) if volume(stage.reduced[-count:]) % length == 0
     )

@@ -43,8 +43,8 @@ from .rowwise import Chain, chain_of, emit, insert_chain
 from .split_axes import split_axes
 from .split_reduction import split_reductions
 from .time_loops import schedule_time_loops
+from .tuning import Processor
 from .vector_nests import serves, vector_nest
-from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
 _MAX_TRIVIAL_OPERATIONS = 4
@@ -85,7 +85,7 @@ _VIEWS = ("residue_views", "interval_views", "axis_views")
 )
 def schedule_loops(
     func: tirx.PrimFunc,
-    unit: VectorUnit,
+    processor: Processor,
     winograd: bool = True,
     binds: bool = True,
     scheduled: Scheduled | None = None,
@@ -95,7 +95,7 @@ def schedule_loops(
     Parameters
     ----------
     func : PrimFunc
-    unit : VectorUnit
+    processor : Processor
     winograd : bool
         Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
     binds : bool
@@ -106,23 +106,23 @@ def schedule_loops(
         The results for other kernels, by hash: equal kernels are scheduled once.
     """
     if scheduled is None:
-        return _scheduled(func, unit, winograd, binds)
+        return _scheduled(func, processor, winograd, binds)
     same_hash = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
     for original, result in same_hash:
         if tvm_ffi.structural_equal(original, func):
             return result
-    same_hash.append((func, _scheduled(func, unit, winograd, binds)))
+    same_hash.append((func, _scheduled(func, processor, winograd, binds)))
     return same_hash[-1][1]
 
 
 def _scheduled(
-    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, binds: bool, small: int = SMALL
+    func: tirx.PrimFunc, processor: Processor, winograd: bool, binds: bool, small: int = SMALL
 ) -> tirx.PrimFunc:
     """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses.
 
     Parameters
     ----------
-    func, unit, winograd, binds
+    func, processor, winograd, binds
         As in `schedule_loops`.
     small : int
         Points of a stage below which it is not worth other threads.
@@ -133,9 +133,9 @@ def _scheduled(
     if kernel_stages is None:
 
         def schedule(part: tirx.PrimFunc, *, small: int) -> tirx.PrimFunc:
-            return _scheduled(part, unit, winograd, binds, small)
+            return _scheduled(part, processor, winograd, binds, small)
 
-        return schedule_time_loops(func, unit, schedule, binds) or func
+        return schedule_time_loops(func, processor, schedule, binds) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
     sch = _schedule_of(func)
@@ -145,7 +145,7 @@ def _scheduled(
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch)
         sch, views = _split_stages(sch)
-        body = _schedule_stages(sch, unit, winograd, views, small)
+        body = _schedule_stages(sch, processor, winograd, views, small)
     except (ScheduleError, tvm.error.InternalError):
         # What TVM's primitives refuse, or fail at, runs as it was built.
         return func
@@ -189,7 +189,7 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 
 
 def _schedule_stages(
-    sch: Schedule, unit: VectorUnit, winograd: bool, views: Sequence[BufferView], small: int
+    sch: Schedule, processor: Processor, winograd: bool, views: Sequence[BufferView], small: int
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
@@ -202,7 +202,7 @@ def _schedule_stages(
     # What is stored to a view may be stored for the caller, and other stages read its base.
     unshared = [b for b in internal if not is_among(b, [view.buffer for view in views])]
     borders = borders_of(kernel_stages, unshared, blocks)
-    chain = _chain(kernel_stages, blocks, unshared, unit, views, small)
+    chain = _chain(kernel_stages, blocks, unshared, processor, views, small)
     statements = {stage_name(each): each for each in statements_of(sch.mod["main"].body.block.body)}
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
@@ -211,7 +211,9 @@ def _schedule_stages(
         stage, *remaining = remaining
         if chain and chain.has(stage.name):
             continue
-        if serves(stage, unit) and (nest := vector_nest(statements[stage.name], unit, small)):
+        if serves(stage, processor) and (
+            nest := vector_nest(statements[stage.name], processor, small)
+        ):
             nests[stage.name] = nest
             continue
         epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]
@@ -221,14 +223,14 @@ def _schedule_stages(
         epilogue = next(iter(epilogues), None)
         nest = None
         if winograd:
-            nest = winograd_nest_of(stage, epilogue, blocks, unit, borders)
-        nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
-        nest = nest or permutation_nest_of(stage, blocks, unit)
-        if nest is None and (nest := dot_products_of(stage, blocks, unit, small)):
+            nest = winograd_nest_of(stage, epilogue, blocks, processor, borders)
+        nest = nest or nest_of(stage, epilogue, blocks, processor, borders)
+        nest = nest or permutation_nest_of(stage, blocks, processor)
+        if nest is None and (nest := dot_products_of(stage, blocks, processor, small)):
             # The maps behind are stages of their own: it computes squares, not elements.
             remaining, epilogues = [*(e.stage for e in epilogues), *remaining], []
         if nest is None:
-            _schedule_stage(sch, stage, epilogues, unit, small)
+            _schedule_stage(sch, stage, epilogues, processor, small)
         else:
             nests[stage.name] = nest
             nest_epilogues += epilogues
@@ -242,7 +244,7 @@ def _schedule_stages(
     # Only buffers whose layout is final may be read beyond the end of an axis.
     flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
     rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
-    return insert_chain(root, chain, sum_in_blocks(emit(chain, unit, rigid)))
+    return insert_chain(root, chain, sum_in_blocks(emit(chain, processor, rigid)))
 
 
 def _sum_in_blocks(root: Any, left: Collection[str]) -> Any:
@@ -258,7 +260,7 @@ def _chain(
     kernel_stages: list[Stage],
     blocks: dict[str, Any],
     unshared: list[Any],
-    unit: VectorUnit,
+    processor: Processor,
     views: Sequence[BufferView],
     small: int,
 ) -> Chain | None:
@@ -271,7 +273,7 @@ def _chain(
     bases = [view.base for view in views]
     if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
         return None
-    return chain_of(kernel_stages, blocks, unshared, unit, small)
+    return chain_of(kernel_stages, blocks, unshared, processor, small)
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -284,14 +286,14 @@ def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _schedule_stage(
-    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit, small: int
+    sch: Schedule, stage: Stage, epilogues: list[Epilogue], processor: Processor, small: int
 ) -> None:
     if not stage.axes:
         return  # A scalar has no loops to schedule.
     if stage.reduced:
-        schedule_reduction(sch, stage, unit, epilogues, small)
+        schedule_reduction(sch, stage, processor, epilogues, small)
     else:
-        schedule_map(sch, stage, unit, small)
+        schedule_map(sch, stage, processor, small)
 
 
 def may_repeat(stage: Stage, operations: int) -> bool:

@@ -39,7 +39,7 @@ from .map import SMALL, SMALL_STEP
 from .parallel_loops import parallelize_loops
 from .rows import Inseparable, Rows, separate_rows
 from .sink_maps import Sunk, sink_maps
-from .vector_unit import VectorUnit
+from .tuning import Processor
 
 
 class ScheduleKernel(Protocol):
@@ -102,7 +102,7 @@ _Part: TypeAlias = _TimeLoop | _LaneLoop | _Run | _Other
 
 
 def schedule_time_loops(
-    func: tirx.PrimFunc, unit: VectorUnit, schedule: ScheduleKernel, binds: bool
+    func: tirx.PrimFunc, processor: Processor, schedule: ScheduleKernel, binds: bool
 ) -> tirx.PrimFunc | None:
     """A kernel in which runs of stages are scheduled, in loops over time and around them.
 
@@ -111,7 +111,7 @@ def schedule_time_loops(
     Parameters
     ----------
     func : PrimFunc
-    unit : VectorUnit
+    processor : Processor
     schedule : callable
     binds : bool
         As in `schedule_loops`.
@@ -123,12 +123,12 @@ def schedule_time_loops(
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
     if not nodes_in(root.block.body, SBlock):  # the only block of a kernel is its root
-        changed = parallelize_loops(root, unit, SMALL)
+        changed = parallelize_loops(root, processor, SMALL)
         return None if changed.same_as(root) else func.with_body(changed)
     parts, buffers = _parts(root.block, [])
     if not parts:
         return None
-    statements, left = _scheduled(*_with_lanes(parts, buffers), [], unit, schedule)
+    statements, left = _scheduled(*_with_lanes(parts, buffers), [], processor, schedule)
     return func.with_body(replace_statements(root, statements, left))
 
 
@@ -255,7 +255,7 @@ def _scheduled(
     parts: Sequence[_Part],
     buffers: Sequence[Any],
     times: Sequence[Any],
-    unit: VectorUnit,
+    processor: Processor,
     schedule: ScheduleKernel,
 ) -> tuple[list[Any], list[Any]]:
     """Scheduled parts, and those buffers that lie outside of any single one.
@@ -267,7 +267,7 @@ def _scheduled(
         What the block around the parts allocates.
     times : sequence of Var
         The times of all loops around the parts.
-    unit : VectorUnit
+    processor : Processor
     schedule : callable
     """
     named = [_names(part) for part in parts]
@@ -285,14 +285,14 @@ def _scheduled(
             statement, outside = _scheduled_run(part, internal, times, schedule)
             left += outside
         elif isinstance(part, _TimeLoop):
-            statement, hoisted = _scheduled_loop(part, times, unit, schedule)
+            statement, hoisted = _scheduled_loop(part, times, processor, schedule)
             left += hoisted.buffers
             statements += hoisted.statements
         elif isinstance(part, _LaneLoop):
             statement = _scheduled_lanes(part, schedule)
         else:
             small = SMALL_STEP if times else SMALL
-            statement = parallelize_loops(part.statement, unit, small)
+            statement = parallelize_loops(part.statement, processor, small)
         statements.append(statement)
     return statements, left
 
@@ -309,12 +309,12 @@ def _names(part: _Part) -> dict[Any, None]:
 
 
 def _scheduled_loop(
-    part: _TimeLoop, times: Sequence[Any], unit: VectorUnit, schedule: ScheduleKernel
+    part: _TimeLoop, times: Sequence[Any], processor: Processor, schedule: ScheduleKernel
 ) -> tuple[Any, Hoisted]:
     """A loop over time whose step is scheduled, and what is to be computed in front of it."""
     inner_times = [*times, part.time]
     parts, buffers = _parts(part.block, inner_times)
-    statements, left = _scheduled(parts, buffers, inner_times, unit, schedule)
+    statements, left = _scheduled(parts, buffers, inner_times, processor, schedule)
     statements, hoisted = hoist_invariants(statements, part.time)
     step = replace_realized(
         part.loop.body, reads=[], writes=[], body=sequence(*statements), alloc_buffers=left

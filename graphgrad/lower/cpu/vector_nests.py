@@ -45,7 +45,7 @@ from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import added_term, sum_in_blocks
 from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
 from .map import has_uniform_conditions, leading_count
-from .vector_unit import VectorUnit
+from .tuning import Processor
 from .vector_values import (
     NotInVectors,
     VectorValues,
@@ -87,7 +87,7 @@ class _Loops:
     reduced: list[tuple[Any, int]]
 
 
-def serves(stage: Stage, unit: VectorUnit) -> bool:
+def serves(stage: Stage, processor: Processor) -> bool:
     """Whether a stage is better computed by a nest in vectors than by TVM's primitives.
 
     It reads at places that data choose, or neighbors under a condition that tells them apart.
@@ -103,7 +103,7 @@ def serves(stage: Stage, unit: VectorUnit) -> bool:
     is_smooth = strides <= {0, 1} and has_uniform_conditions(stage, last)
     if by_data:
         if is_smooth:  # whole vectors are left to TVM's primitives
-            return bool(last.extent % unit.lanes(stage.dtype))
+            return bool(last.extent % processor.lanes(stage.dtype))
         collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
         return stage.operations >= _MIN_OPERATIONS * len(collected)
     return strides <= {0, 1} and 1 in strides and not is_smooth
@@ -122,7 +122,7 @@ def _gathers(body: Any, around: Mapping[Any, int]) -> bool:
     )
 
 
-def vector_nest(statement: Any, unit: VectorUnit, small: int) -> Any | None:
+def vector_nest(statement: Any, processor: Processor, small: int) -> Any | None:
     """The statement of a nest around one block, with neighboring results as lanes of vectors.
 
     None if it has fewer points than `small`, or cannot be computed so.
@@ -150,7 +150,7 @@ def vector_nest(statement: Any, unit: VectorUnit, small: int) -> Any | None:
         return None
     spatial = dict.fromkeys(values[axis.var] for axis in axes)
     try:
-        return _Nest(inside, body, init, around, spatial, unit).statement()
+        return _Nest(inside, body, init, around, spatial, processor).statement()
     except NotInVectors:
         return None
 
@@ -197,7 +197,7 @@ class _Nest:
         The number of trips of these, by variable.
     spatial : dict
         Those over results, as keys.
-    unit : VectorUnit
+    processor : Processor
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class _Nest:
         init: Any | None,
         around: dict[Any, int],
         spatial: Mapping[Any, None],
-        unit: VectorUnit,
+        processor: Processor,
     ):
         self._name, self._body, self._init = str(inside.name_hint), body, init
         self._local = [node.buffer for node in nodes_in(body, tirx.AllocBuffer)]
@@ -225,7 +225,7 @@ class _Nest:
         self._is_gather = _gathers(body, around)
         self._loops = self._split(stores, spatial)
         # The vectors of the widest type are registers, of others parts of one.
-        widest = min(unit.lanes(str(buffer.dtype)) for buffer in self._written)
+        widest = min(processor.lanes(str(buffer.dtype)) for buffer in self._written)
         self._lanes = lanes_of(self._loops.lane[1], widest)
         if self._lanes == 1:
             raise NotInVectors

@@ -28,7 +28,7 @@ from ...ir.kernel_structure import (
 from ...ir.loops import block, loop, sequence, variable, within
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import added_term
-from .vector_unit import VectorUnit
+from .tuning import Processor
 from .vector_values import NotInVectors, VectorValues, common_conditions, distinct, lanes_of, under
 
 _MIN_OPERATIONS = 8
@@ -36,7 +36,11 @@ _MIN_OPERATIONS = 8
 
 
 def vector_scatter(
-    loops: Sequence[Any], around: Sequence[Any], inner: Any, local: Sequence[Any], unit: VectorUnit
+    loops: Sequence[Any],
+    around: Sequence[Any],
+    inner: Any,
+    local: Sequence[Any],
+    processor: Processor,
 ) -> Any | None:
     """Loops around additions to elements of a tensor, in vectors; None if that does not serve.
 
@@ -50,7 +54,7 @@ def vector_scatter(
         What is done in them.
     local : sequence of Buffer
         The local memory that it keeps values in.
-    unit : VectorUnit
+    processor : Processor
     """
     kept = [*local, *(node.buffer for node in nodes_in(inner, tirx.AllocBuffer))]
     stores = [s for s in nodes_in(inner, tirx.BufferStore) if not is_among(s.buffer, kept)]
@@ -62,7 +66,7 @@ def vector_scatter(
     if len(reads) != 1:  # the sum so far decides what is added, or where
         return None
     term = added_term(stores[0])
-    widest = unit.lanes(str(stores[0].buffer.dtype))
+    widest = processor.lanes(str(stores[0].buffer.dtype))
     long = [each for each in loops if lanes_of(int(each.extent), widest) > 1]
     if term is None or not long:
         return None

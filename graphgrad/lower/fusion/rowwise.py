@@ -32,7 +32,7 @@ from ..cpu.group_vectors import vectorize_groups
 from ..cpu.plain_indices import simplify_indices
 from ..cpu.rowwise import chain_of, is_by_rows, rows_reduced
 from ..cpu.split_axes import split_axes
-from ..cpu.vector_unit import VectorUnit
+from ..cpu.tuning import Processor
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import MayRepeat, inline_maps
 from .merge import Part
@@ -56,18 +56,18 @@ _MAX_RESULTS = 8
     targets=("llvm",),
     after={"fuse_siblings": "it joins kernels of one result each, and these have several"},
 )
-def fuse_rowwise(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) -> tvm.IRModule:
+def fuse_rowwise(mod: tvm.IRModule, processor: Processor, may_repeat: MayRepeat) -> tvm.IRModule:
     """Make one kernel of kernels that compute by the same rows.
 
     Parameters
     ----------
     mod : IRModule
-    unit : VectorUnit
+    processor : Processor
     may_repeat : function
         Which maps a schedule will inline; see `inline_maps`.
     """
     builder = relax.BlockBuilder(mod)
-    kernels = _Kernels(builder, mod, unit, may_repeat)
+    kernels = _Kernels(builder, mod, processor, may_repeat)
     changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined(), builder)
     return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
 
@@ -109,7 +109,7 @@ class _Rows:
     reduced: list[tuple[int, ...]]
 
     @classmethod
-    def of(cls, kernel: tirx.PrimFunc, unit: VectorUnit) -> _Rows | None:
+    def of(cls, kernel: tirx.PrimFunc, processor: Processor) -> _Rows | None:
         """The rows of a kernel; None if it has contractions or no stages, or is only a view."""
         kernel_stages = stages(kernel)
         if (
@@ -122,12 +122,13 @@ class _Rows:
         restated, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
         kernel_stages = kernel_stages if restated.same_as(kernel) else stages(restated) or []
         blocks = blocks_of(restated.body)
-        return cls(kernel_stages, blocks, rows_reduced(kernel_stages, blocks, unit))
+        return cls(kernel_stages, blocks, rows_reduced(kernel_stages, blocks, processor))
 
-    def goes_by(self, extents: tuple[int, ...], unit: VectorUnit) -> bool:
+    def goes_by(self, extents: tuple[int, ...], processor: Processor) -> bool:
         """Whether all of its stages that take time could go by rows of these extents."""
         return all(
-            stage.work <= _MAX_SIDE_STAGE_ELEMENTS or is_by_rows(stage, self.blocks, extents, unit)
+            stage.work <= _MAX_SIDE_STAGE_ELEMENTS
+            or is_by_rows(stage, self.blocks, extents, processor)
             for stage in self.stages
         )
 
@@ -154,10 +155,10 @@ class _Kernels:
         self,
         builder: relax.BlockBuilder,
         mod: tvm.IRModule,
-        unit: VectorUnit,
+        processor: Processor,
         may_repeat: MayRepeat,
     ):
-        self._builder, self._mod, self._unit = builder, mod, unit
+        self._builder, self._mod, self._processor = builder, mod, processor
         self._may_repeat = may_repeat
         self._known: dict[Any, _Rows | None] = {}
         self._inlined: dict[Any, tirx.PrimFunc | None] = {}
@@ -233,13 +234,13 @@ class _Kernels:
         if variable not in self._known:
             kernel = self._kernel(variable)
             is_kernel = isinstance(kernel, tirx.PrimFunc)
-            self._known[variable] = _Rows.of(kernel, self._unit) if is_kernel else None
+            self._known[variable] = _Rows.of(kernel, self._processor) if is_kernel else None
         return self._known[variable]
 
     def _may_share_rows(self, first: _Rows, second: _Rows) -> bool:
         """Whether all stages of two kernels could go by rows that one of them reduces."""
         return any(
-            first.goes_by(extents, self._unit) and second.goes_by(extents, self._unit)
+            first.goes_by(extents, self._processor) and second.goes_by(extents, self._processor)
             for extents in dict.fromkeys([*first.reduced, *second.reduced])
         )
 
@@ -261,7 +262,7 @@ class _Kernels:
         kernel, _ = split_axes(vectorize_groups(kernel))
         kernel_stages = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
-        chain = chain_of(kernel_stages, blocks_of(kernel.body), internal, self._unit)
+        chain = chain_of(kernel_stages, blocks_of(kernel.body), internal, self._processor)
         return chain is not None and all(
             chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
             for stage in kernel_stages

@@ -4,7 +4,7 @@ import pytest
 import tvm
 from tvm import te, topi
 
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from tests.labels import label
 from tests.lower.kernel_programs import HOST, run, tensor
 
@@ -163,7 +163,7 @@ def test_products_that_are_no_contraction():
 
 
 def test_generated_code_uses_the_widest_registers():
-    register = {64: "zmm", 32: "ymm", 16: "xmm"}[vector_unit(HOST).bytes]
+    register = {64: "zmm", 32: "ymm", 16: "xmm"}[processor_of(HOST).vector_bytes]
     if "x86_64" not in str(HOST.attrs.get("mtriple", "x86_64")):
         register = "fmla"
     a, b = tensor(64, 64, name="a"), tensor(64, 64, name="b")

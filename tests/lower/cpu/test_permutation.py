@@ -52,13 +52,26 @@ def test_what_is_more_than_a_permutation_is_scheduled_as_a_map():
     x = tensor(144, 160)
     for output in (
         te.compute((160, 144), lambda i, j: x[j, i] * 2),
-        te.compute((130, 144), lambda i, j: x[j, i]),  # a part of the tensor
         te.compute((160, 144), lambda i, j: x[143 - j, i]),
+        te.compute((80, 144), lambda i, j: x[j, 2 * i]),
         te.compute((144, 144), lambda i, j: x[i, i]),
     ):
         result = run([x], [output])
         result.agree()
         assert not in_squares(result)
+
+
+def test_a_part_of_a_tensor():
+    x, y = tensor(144, 160), tensor(2, 3, 144, 160)
+    for source, output in (
+        (x, te.compute((130, 144), lambda i, j: x[j, i])),
+        (x, te.compute((130, 131), lambda i, j: x[j + 5, i + 17])),
+        (y, te.compute((160, 144), lambda i, j: y[1, 2, j, i])),
+        (y, te.compute((1, 160, 3, 144), lambda n, i, k, j: y[n + 1, k, j, i])),
+    ):
+        result = run([source], [output])
+        result.agree()
+        assert in_squares(result)
 
 
 def test_symbolic_extents_are_left_alone():
@@ -71,7 +84,7 @@ def test_symbolic_extents_are_left_alone():
 
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_squares_are_no_wider_than_vectors(lanes, monkeypatch):
-    monkeypatch.setattr(permutation.VectorUnit, "lanes", lambda self, dtype: lanes)
+    monkeypatch.setattr(permutation.Processor, "lanes", lambda self, dtype: lanes)
     result = run(*permuted((130, 140), (1, 0)))
     result.agree()
     assert in_squares(result) == (lanes >= 4)

@@ -6,7 +6,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.lower.cpu.schedule import may_repeat
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.lower.fusion import fuse_rowwise, fuse_siblings
 from graphgrad.lower.target import target
 from tests.labels import label
@@ -17,7 +17,7 @@ from tests.running import function, run
 op = relax.op
 LARGE = ((64, 1024), "float32")
 ROW = ((1024,), "float32")
-UNIT = vector_unit(target("llvm"))
+UNIT = processor_of(target("llvm"))
 
 
 def joined(build, *types):

@@ -8,7 +8,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.lower.cpu.schedule import schedule_loops
-from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.peers import peer
 from tests.running import F64, function, run
@@ -88,7 +88,7 @@ def test_all_three_maps_are_tiled_contractions_and_right(name):
     x, w = LARGE[rank]
     w = (x[1], w[0], *w[2:]) if "_" in name else w
     mod = gg.vjp(program(name, x, w, strides=STRIDES[rank]))
-    unit = vector_unit(gg.target("llvm"))
+    unit = processor_of(gg.target("llvm"))
     for func in lowered(mod).functions.values():
         if isinstance(func, tvm.tirx.PrimFunc):
             text = schedule_loops(func, unit).script()

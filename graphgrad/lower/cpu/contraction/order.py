@@ -12,17 +12,14 @@ from ....ir.kernel_structure import Axis, volume
 from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction, known
 from ..map import MIN_PARALLEL_TRIPS
-from ..vector_unit import VectorUnit
+from ..tuning import ContractionCosts, Processor
 from .plan import Loop, Plan
 from .prefetch import next_tile_loop
 from .store import ResultStore
-from .tile import CACHE, Tile, best_tile, is_short
+from .tile import Tile, best_tile, is_short
 
 _MIN_PARALLEL_MULTIPLY_ADDS = 1 << 18
 """Multiply-adds below which handing work to other threads costs more than it saves."""
-
-_MIN_TERMS_PER_PART = 256
-"""Terms that a part of a sum must have, so that the time to add up the parts is negligible."""
 
 _PAGE_STRIDE_BYTES = 1024
 """Bytes between the reads of neighboring steps of a sum, from which on each step touches a page of
@@ -44,23 +41,19 @@ _MAX_UNROLLED_MULTIPLY_ADDS = 64
 _MIN_COPY_REUSE = 128
 """Results that must read each element of a factor for its copy to be worth the time."""
 
-_MIN_PANEL_COPY_REUSE = 1100
-"""The same for panels that could be read in place. The bound is higher because what one core has
-copied, another has to fetch."""
 
-
-def plan(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Plan | None:
+def plan(contraction: Contraction, processor: Processor, result_store: ResultStore) -> Plan | None:
     """The plan of a contraction's loops; None if no tile pays.
 
     Parameters
     ----------
     contraction : Contraction
-    unit : VectorUnit
+    processor : Processor
     result_store : ResultStore
         The store of the results.
     """
-    tile = best_tile(contraction, unit, result_store)
-    return None if tile is None else _Planner(contraction, tile).plan()
+    tile = best_tile(contraction, processor, result_store)
+    return None if tile is None else _Planner(contraction, tile, processor.contraction).plan()
 
 
 class _Planner:
@@ -70,11 +63,13 @@ class _Planner:
     ----------
     contraction : Contraction
     tile : Tile
+    costs : ContractionCosts
     """
 
-    def __init__(self, contraction: Contraction, tile: Tile) -> None:
+    def __init__(self, contraction: Contraction, tile: Tile, costs: ContractionCosts) -> None:
         self._contraction = contraction
         self._tile = tile
+        self._costs = costs
         self._width = tile.width
         self._itemsize = tvm.DataType(contraction.dtype).itemsize
         self._panel_axes = contraction.used_by(tile.panel, contraction.axes)
@@ -144,7 +139,11 @@ class _Planner:
             >= _CACHE_LINE_BYTES
         ]
         return (
-            replace(chosen_plan, streamed=tuple(streamed))
+            replace(
+                chosen_plan,
+                streamed=tuple(streamed),
+                prefetch_steps=self._costs.prefetch_steps,
+            )
             if chosen_plan.accumulates
             else chosen_plan
         )
@@ -199,9 +198,9 @@ class _Planner:
         extent = known(outermost.axis)
         # Each part has results of its own. They must stay in the cache, and be few beside what the
         # sum reads, as all of them are read again to be added up.
-        if result_bytes > CACHE or factor_bytes < 4 * result_bytes:
+        if result_bytes > self._costs.max_partial_bytes or factor_bytes < 4 * result_bytes:
             return [], terms
-        max_parts = min(MIN_PARALLEL_TRIPS, term_count // _MIN_TERMS_PER_PART)
+        max_parts = min(MIN_PARALLEL_TRIPS, term_count // self._costs.min_terms_per_part)
         part_count = max(
             (parts for parts in range(1, max_parts + 1) if extent % parts == 0), default=1
         )
@@ -223,7 +222,7 @@ class _Planner:
         # A part computes all tiles of the result, so all that it reads of both factors is reused.
         if in_parts:
             reused_bytes = sum(self._factor_bytes(axes, terms) for axes in self._both)
-        block_count = ceil_div(reused_bytes, CACHE)
+        block_count = ceil_div(reused_bytes, self._costs.near_bytes)
         if block_count == 1:
             return [], terms
         long_enough = [
@@ -299,7 +298,7 @@ class _Planner:
         It divides the number of all panels. Unequal groups would be unequal work for the cores.
         """
         assert vectors.trips is not None
-        max_panels = max(CACHE // self._panel_bytes(terms), 1)
+        max_panels = max(self._costs.near_bytes // self._panel_bytes(terms), 1)
         return max(
             panels
             for panels in range(1, vectors.trips + 1)
@@ -325,9 +324,9 @@ class _Planner:
         # The largest power of two that divides the distance. Of each so many bytes of addresses,
         # and hence of cache sets, the reads reach only as many as are contiguous.
         power_of_two = distance & -distance
-        reachable_bytes = CACHE * min(1.0, contiguous_bytes / power_of_two)
+        reachable_bytes = self._costs.near_bytes * min(1.0, contiguous_bytes / power_of_two)
         is_large = (panels_per_group or 1) * self._panel_bytes(terms) > reachable_bytes
-        return is_large and self._reuse(self._tile.panel) >= _MIN_PANEL_COPY_REUSE
+        return is_large and self._reuse(self._tile.panel) >= self._costs.min_panel_reuse
 
     def _has_distant_rows(self, axis: Axis, terms: Sequence[Loop]) -> bool:
         """Whether to copy the other factor, because its steps along the sum are far apart.

@@ -63,6 +63,8 @@ class Plan:
         there is no such factor.
     streamed : tuple of int
         The factors of which each step of the sum prefetches what a later step reads.
+    prefetch_steps : int
+        How many steps later that is.
     packed : tuple of (int, Axis)
         The factors that are first copied into panels, in the order in which tiles read them, each
         with the axis of the tile along which its elements come to lie side by side.
@@ -85,6 +87,7 @@ class Plan:
     unrolled: int = 0
     fetched: int | None = None
     streamed: tuple[int, ...] = ()
+    prefetch_steps: int = 0
 
     @property
     def width(self) -> int:

@@ -23,9 +23,6 @@ _L2_LOCALITY = 2
 """The locality that LLVM's prefetch is given, from 0 to 3: near enough, and it does not displace
 what the tile reads from the first-level cache."""
 
-_PREFETCH_DISTANCE_STEPS = 32
-"""Steps of a sum that take as long as a line takes to come from memory."""
-
 
 def next_tile_loop(contraction: Contraction, plan: Plan, factor: int) -> Loop | None:
     """The innermost loop around tiles in which a factor's rows change from trip to trip.
@@ -72,7 +69,7 @@ def prefetch_later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> 
     statements = []
     for factor in plan.streamed:
         indices = {axis.var: frame.start(axis) for axis in contraction.axes}
-        indices[innermost.var] = indices[innermost.var] + _PREFETCH_DISTANCE_STEPS
+        indices[innermost.var] = indices[innermost.var] + plan.prefetch_steps
         loops_around = []
         for axis, length in plan.rows:
             # Neighbors in memory share a line: one fetch serves all of them.

@@ -13,7 +13,7 @@ from ....ir.kernel_structure import Stage, is_among, loop_nest, statements_of, v
 from ...kernels.contraction import contraction_of
 from ...kernels.epilogue import Epilogue
 from ..map import SMALL
-from ..vector_unit import VectorUnit
+from ..tuning import Processor
 from .border import read_inside_border, reads_both_along
 from .emit import emit
 from .order import plan
@@ -49,7 +49,7 @@ def nest_of(
     stage: Stage,
     epilogue: Epilogue | None,
     blocks: Mapping[str, Any],
-    unit: VectorUnit,
+    processor: Processor,
     borders: Mapping[Any, Border] | None = None,
 ) -> Any | None:
     """The nest that computes a contraction and its epilogue.
@@ -63,7 +63,7 @@ def nest_of(
         The map that takes each of the stage's results.
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
-    unit : VectorUnit
+    processor : Processor
     borders : dict, optional
         From the buffer of each padded copy to the tensor in it, which may be read instead.
     """
@@ -79,10 +79,10 @@ def nest_of(
     # other contractions read each element so often that the copy is worth its time.
     unpadded = read_inside_border(contraction, borders or {})
     if unpadded is not None and any(reads_both_along(unpadded, axis) for axis in unpadded.spatial):
-        chosen_plan = plan(unpadded, unit, result_store)
+        chosen_plan = plan(unpadded, processor, result_store)
         if chosen_plan is not None and reads_both_along(unpadded, chosen_plan.vector):
             return emit(unpadded, chosen_plan, result_store)
-    chosen_plan = plan(contraction, unit, result_store)
+    chosen_plan = plan(contraction, processor, result_store)
     return None if chosen_plan is None else emit(contraction, chosen_plan, result_store)
 
 

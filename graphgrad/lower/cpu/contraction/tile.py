@@ -1,6 +1,7 @@
 """The choice of a register tile, by an estimate of the cycles that a contraction takes with it.
 
-The constants are measured on Zen 4. They serve to rank tiles, not to predict seconds.
+The costs, those of `tuning` and the constants below, which hold for every processor, serve to rank
+tiles, not to predict seconds.
 """
 
 from __future__ import annotations
@@ -14,23 +15,8 @@ import tvm
 from ....ir.kernel_structure import Axis, linear_coefficient, volume
 from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction
-from ..vector_unit import VectorUnit
+from ..tuning import ContractionCosts, Processor
 from .store import ResultStore
-
-CACHE = 5 << 17
-"""Bytes of data that are to stay in a core's second-level cache: 640 KiB of 1 MiB on Zen 4."""
-
-_LOAD_CYCLES = (0.1, 0.35)
-"""Cycles that a load costs in spite of the multiply-adds that hide it: of one element, a vector."""
-
-_STEP_CYCLES = 1.0
-"""Cycles of each step of the innermost loop for the loop itself."""
-
-_NARROW_OPERATION_CYCLES = 0.7
-"""Cycles of an operation on part of a register: many processors do two such in one cycle."""
-
-_RAGGED_OVERHEAD = 0.06
-"""Share of the time that a ragged row axis costs, besides the rows that are computed in vain."""
 
 _SPREAD_ROWS_COST = 1e-6
 """Share of the time per doubling of the distance that a tile's rows span in memory. It is so small
@@ -43,7 +29,8 @@ _CROWDED_OVERHEAD = 0.15
 `_CROWDED_ROW_BYTES` or more apart: they compete for the same sets of the first-level cache."""
 
 _BLOCKED_SUM_OVERHEAD = 0.05
-"""Share of the time that it costs to go through a sum in blocks, where a panel exceeds CACHE."""
+"""Share of the time that it costs to go through a sum in blocks, where a panel
+exceeds the near cache."""
 
 _ELEMENT_STORE_CYCLES = 2.0
 """Cycles to store one element of a tile that cannot be stored in vectors."""
@@ -102,19 +89,25 @@ class Tile:
         return self.vectors * math.prod(length for _, length in self.rows)
 
 
-def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Tile | None:
+def best_tile(
+    contraction: Contraction, processor: Processor, result_store: ResultStore
+) -> Tile | None:
     """The tile with which a contraction takes the least time; None if none pays."""
     best_tile_so_far, least_cycles = None, math.inf
     for vector_axis in contraction.spatial:
         store_step = result_store.step(vector_axis)
-        for tile in _tiles_along(contraction, vector_axis, unit):
+        for tile in _tiles_along(contraction, vector_axis, processor):
             # Vectors at a ragged end overlap those before, which would store an element twice.
             in_vectors = store_step == 1 and not (
                 result_store.once and volume([vector_axis]) % tile.width
             )
-            is_narrow = tile.lanes < unit.lanes(contraction.dtype)
+            is_narrow = tile.lanes < processor.lanes(contraction.dtype)
             cycles = _cycles(
-                contraction, tile, in_vectors, _NARROW_OPERATION_CYCLES if is_narrow else 1.0
+                contraction,
+                tile,
+                in_vectors,
+                processor.contraction,
+                processor.contraction.narrow_cycles if is_narrow else 1.0,
             )
             if cycles < least_cycles:
                 best_tile_so_far, least_cycles = tile, cycles
@@ -127,7 +120,9 @@ def is_short(contraction: Contraction, vector: Axis) -> bool:
     return both and volume(contraction.reduced) <= _MAX_SHORT_SUM_TERMS
 
 
-def _tiles_along(contraction: Contraction, vector_axis: Axis, unit: VectorUnit) -> Iterator[Tile]:
+def _tiles_along(
+    contraction: Contraction, vector_axis: Axis, processor: Processor
+) -> Iterator[Tile]:
     """Yield the candidate tiles whose vectors lie along an axis."""
     panel = _panel_factor(contraction, vector_axis)
     if panel is None or vector_axis.extent is None or vector_axis.extent == 1:
@@ -141,10 +136,10 @@ def _tiles_along(contraction: Contraction, vector_axis: Axis, unit: VectorUnit) 
     ]
     row_axes = [axis for axis in other_axes if not contraction.depends(panel, axis)]
     itemsize = tvm.DataType(contraction.dtype).itemsize
-    for lanes, vectors in _widths(vector_axis.extent, unit.lanes(contraction.dtype)):
+    for lanes, vectors in _widths(vector_axis.extent, processor.lanes(contraction.dtype)):
         # Besides the results, registers hold the vectors of one step and a broadcast element; one
         # more is left to spare.
-        max_rows = (unit.registers - 2 - vectors) // vectors
+        max_rows = (processor.registers - 2 - vectors) // vectors
         if is_short(contraction, vector_axis):
             max_rows = min(max_rows, _MAX_SHORT_SUM_VECTORS // vectors)
         if contraction.inside:
@@ -211,7 +206,11 @@ def _lengths(axis: Axis, max_length: int) -> list[int]:
 
 
 def _cycles(
-    contraction: Contraction, tile: Tile, in_vectors: bool, operation_cycles: float
+    contraction: Contraction,
+    tile: Tile,
+    in_vectors: bool,
+    costs: ContractionCosts,
+    operation_cycles: float,
 ) -> float:
     """An estimate of the cycles of a whole contraction; infinite if copying does not pay.
 
@@ -227,7 +226,9 @@ def _cycles(
         ragged_axes += axis is not tile.vector and volume([axis]) % length != 0
     terms = volume(contraction.reduced)
     adding_cycles = (
-        tiles * terms * (_step_cycles(contraction, tile) * operation_cycles + _STEP_CYCLES)
+        tiles
+        * terms
+        * (_step_cycles(contraction, tile, costs) * operation_cycles + costs.step_cycles)
     )
     other_factor = 1 - tile.panel
     row_steps = [(contraction.step(other_factor, axis) or 0, length) for axis, length in tile.rows]
@@ -239,9 +240,10 @@ def _cycles(
     )
     # All losses are shares of the time of the multiply-adds.
     overhead = (
-        _RAGGED_OVERHEAD * ragged_axes
+        costs.ragged_overhead * ragged_axes
+        + costs.large_rows_overhead * _rows_cut_lines(contraction, tile, costs.near_bytes)
         + _CROWDED_OVERHEAD * (math.prod(distant_lengths) > _MAX_UNCROWDED_ROWS)
-        + _BLOCKED_SUM_OVERHEAD * (panel_bytes > CACHE)
+        + _BLOCKED_SUM_OVERHEAD * (panel_bytes > costs.near_bytes)
         + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in row_steps))
     )
     store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT_STORE_CYCLES)
@@ -255,7 +257,7 @@ def _cycles(
     return adding_cycles * (1 + overhead) + tiles * store_cycles + copy_cycles
 
 
-def _step_cycles(contraction: Contraction, tile: Tile) -> float:
+def _step_cycles(contraction: Contraction, tile: Tile, costs: ContractionCosts) -> float:
     """The cycles of one step of the innermost loop: one multiply-add per register and its loads."""
     loads, exposed_cycles = 0.0, 0.0
     sum_is_short = is_short(contraction, tile.vector)
@@ -267,9 +269,25 @@ def _step_cycles(contraction: Contraction, tile: Tile) -> float:
         )
         load_count = elements * (tile.vectors if is_vector else 1)
         loads += load_count
-        exposed_cycles += load_count * _LOAD_CYCLES[is_vector]
+        exposed_cycles += load_count * (
+            costs.vector_load_cycles if is_vector else costs.element_load_cycles
+        )
     # Multiply-adds and loads go on side by side, one of each per cycle: the longer sequence counts.
     return max(tile.registers, loads) + exposed_cycles
+
+
+def _rows_cut_lines(contraction: Contraction, tile: Tile, near_bytes: int) -> bool:
+    """Whether a tile's rows are neighbors in the larger factor, which is too large for the cache.
+
+    A step of the sum then reads a part of a line, and other tiles read the other parts of it later.
+    """
+    bytes_of = [
+        volume(contraction.used_by(factor, contraction.axes))
+        * tvm.DataType(contraction.dtype).itemsize
+        for factor in (tile.panel, 1 - tile.panel)
+    ]
+    neighbors = [contraction.step(1 - tile.panel, axis) == 1 for axis, _ in tile.rows]
+    return any(neighbors) and bytes_of[1] > max(bytes_of[0], near_bytes)
 
 
 def _mean_loads(contraction: Contraction, factor: int, tile: Tile) -> float:

@@ -32,7 +32,7 @@ from ....ir.tensor import bits
 from ...kernels.contraction import reuses_operands
 from ...kernels.epilogue import Epilogue, epilogues_of
 from ..map import SMALL, fusable_suffix
-from ..vector_unit import VectorUnit
+from ..tuning import Processor
 from .accumulation import Accumulation, accumulations_of
 
 _MIN_ROWS = 16
@@ -47,9 +47,6 @@ _MIN_SUMMED_ROWS = 2048
 _MIN_LONG_ROW_VECTORS = 8
 """The least number of vectors in a row of a sum over rows: with so many, additions wait neither for
 each other nor for memory."""
-
-_MAX_ROW_BYTES = 1 << 19
-"""The most bytes of a row, of all tensors together: they stay in a cache until the last stage."""
 
 
 class Role(Enum):
@@ -131,7 +128,7 @@ def chain_of(
     kernel_stages: Sequence[Stage],
     blocks: Mapping[str, Any],
     internal: Sequence[Any],
-    unit: VectorUnit,
+    processor: Processor,
     small: int = SMALL,
 ) -> Chain | None:
     """The chain of a kernel; None if it has none, or none that pays.
@@ -144,17 +141,17 @@ def chain_of(
         Their blocks (SBlockRealize), by name.
     internal : sequence of Buffer
         The buffers that the kernel allocates.
-    unit : VectorUnit
+    processor : Processor
     small : int
         Points of all stages below which none pays.
     """
     if any(axis.extent is None for stage in kernel_stages for axis in stage.axes):
         return None  # How rows are cut into tasks and vectors is decided here, by extents.
-    for extents in _rows_of(kernel_stages, unit):
-        parts = [_part(s, blocks[s.name], extents, unit) for s in kernel_stages]
+    for extents in _rows_of(kernel_stages, processor):
+        parts = [_part(s, blocks[s.name], extents, processor) for s in kernel_stages]
         for candidates in (parts, _drop_parameters(parts)):
             chain = _checked(kernel_stages, candidates, extents, internal)
-            if chain is not None and _pays(chain, small):
+            if chain is not None and _pays(chain, processor, small):
                 return chain
     return None
 
@@ -175,26 +172,26 @@ def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
 
 
 def rows_reduced(
-    kernel_stages: Sequence[Stage], blocks: Mapping[str, Any], unit: VectorUnit
+    kernel_stages: Sequence[Stage], blocks: Mapping[str, Any], processor: Processor
 ) -> list[tuple[int, ...]]:
     """The extents of the rows that stages reduce, without repetitions."""
     extents = []
     for stage in kernel_stages:
         rows = tuple(_extents(_long_axes(stage.spatial)))
         if rows and stage.reduced and None not in _extents_known(stage):
-            part = _part(stage, blocks[stage.name], rows, unit)
+            part = _part(stage, blocks[stage.name], rows, processor)
             if part is not None and part.role is Role.ALONG:
                 extents.append(rows)
     return list(dict.fromkeys(extents))
 
 
 def is_by_rows(
-    stage: Stage, blocks: Mapping[str, Any], extents: tuple[int, ...], unit: VectorUnit
+    stage: Stage, blocks: Mapping[str, Any], extents: tuple[int, ...], processor: Processor
 ) -> bool:
     """Whether a stage could be part of a chain over rows of given extents."""
     if None in _extents_known(stage):
         return False
-    return _part(stage, blocks[stage.name], extents, unit) is not None
+    return _part(stage, blocks[stage.name], extents, processor) is not None
 
 
 def _extents_known(stage: Stage) -> list[int | None]:
@@ -202,7 +199,7 @@ def _extents_known(stage: Stage) -> list[int | None]:
     return [axis.extent for axis in stage.axes]
 
 
-def _rows_of(kernel_stages: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
+def _rows_of(kernel_stages: Sequence[Stage], processor: Processor) -> list[tuple[int, ...]]:
     """The extents of rows that stages may have in common, without repetitions.
 
     They are those of a reduction's spatial axes, or of its reduced axes if rows are many and long:
@@ -219,12 +216,12 @@ def _rows_of(kernel_stages: Sequence[Stage], unit: VectorUnit) -> list[tuple[int
         for stage in kernel_stages
         if len(stage.stores) == 1
         and volume(stage.reduced) >= _MIN_SUMMED_ROWS
-        and volume(stage.spatial) >= _MIN_LONG_ROW_VECTORS * unit.lanes(stage.dtype)
+        and volume(stage.spatial) >= _MIN_LONG_ROW_VECTORS * processor.lanes(stage.dtype)
     ]
     if len(kernel_stages) == 1 and not kernel_stages[0].reduced:
         axes = _long_axes(kernel_stages[0].axes)
         walked = fusable_suffix(replace(kernel_stages[0], axes=axes)) if axes else 0
-        if volume(axes[-walked:]) % unit.lanes(kernel_stages[0].dtype):
+        if volume(axes[-walked:]) % processor.lanes(kernel_stages[0].dtype):
             candidates.append(tuple(_extents(axes[:-walked])))
     return [extents for extents in dict.fromkeys(candidates) if extents]
 
@@ -238,7 +235,9 @@ def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
     return [axis for axis in axes if axis.extent != 1]
 
 
-def _part(stage: Stage, realize: Any, extents: tuple[int, ...], unit: VectorUnit) -> Part | None:
+def _part(
+    stage: Stage, realize: Any, extents: tuple[int, ...], processor: Processor
+) -> Part | None:
     """A stage as part of a chain over rows of given extents; None if it cannot be."""
     count = len(extents)
     spatial, reduced = _long_axes(stage.spatial), _long_axes(stage.reduced)
@@ -246,15 +245,15 @@ def _part(stage: Stage, realize: Any, extents: tuple[int, ...], unit: VectorUnit
     if not stage.reduced:
         if tuple(_extents(spatial[:count])) != extents:
             return None
-        return _smooth_part(stage, block, Role.MAP, spatial[:count], spatial[count:], unit)
+        return _smooth_part(stage, block, Role.MAP, spatial[:count], spatial[count:], processor)
     if reuses_operands(stage):
         return None  # Contractions have schedules of their own, which reuse what they read.
     if tuple(_extents(spatial)) == extents and reduced:
-        along = _smooth_part(stage, block, Role.ALONG, spatial, reduced, unit)
+        along = _smooth_part(stage, block, Role.ALONG, spatial, reduced, processor)
         if along is not None:
             return along
     if tuple(_extents(reduced)) == extents and spatial:
-        return _smooth_part(stage, block, Role.DOWN, reduced, spatial, unit)
+        return _smooth_part(stage, block, Role.DOWN, reduced, spatial, processor)
     return None
 
 
@@ -264,7 +263,7 @@ def _smooth_part(
     role: Role,
     rows: Sequence[Axis],
     inner: Sequence[Axis],
-    unit: VectorUnit,
+    processor: Processor,
 ) -> Part | None:
     """A part whose accesses are vectors along its innermost axis.
 
@@ -281,7 +280,7 @@ def _smooth_part(
         if stage.conditional or not all(stride(access, last) in (0, 1) for access in accesses):
             return None
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
-        if volume(inner[-walked:]) < _MIN_ROW_VECTORS * unit.lanes(stage.dtype):
+        if volume(inner[-walked:]) < _MIN_ROW_VECTORS * processor.lanes(stage.dtype):
             return None
     value = substitute_values(stage.stores[0].value, bound_values(block.body))
     row_variables = [axis.var for axis in rows]
@@ -387,7 +386,7 @@ def _reads_own_row(load: Any, part: Part, row_dimensions: Mapping[Any, list[int]
     )
 
 
-def _pays(chain: Chain, small: int) -> bool:
+def _pays(chain: Chain, processor: Processor, small: int) -> bool:
     """Whether rows are many, long enough for vectors and short enough for a cache."""
     with_rows = [part for part in chain.parts if part.inner]
     work = sum(part.stage.work for part in with_rows)
@@ -398,7 +397,7 @@ def _pays(chain: Chain, small: int) -> bool:
         (reduces_rows or len(chain.parts) == 1)
         and work >= small
         and chain.rows >= _MIN_ROWS
-        and row_bytes(chain) <= _MAX_ROW_BYTES
+        and row_bytes(chain) <= processor.row_bytes
     )
 
 

@@ -25,7 +25,7 @@ from ....ir.kernel_structure import Load, buffer_of, is_among, static, substitut
 from ....ir.loops import MIN_HEAP_BYTES, block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
 from ..map import MIN_PARALLEL_TRIPS
-from ..vector_unit import VectorUnit
+from ..tuning import Processor
 from .accumulation import Accumulation
 from .chain import Chain, Part, Role
 from .group import groups
@@ -44,26 +44,26 @@ _Body = Callable[[list[Any], Any, Any], list[Any]]
 give, and the lane, returns the statements for one element."""
 
 
-def emit(chain: Chain, unit: VectorUnit, rigid: Sequence[Any] = ()) -> Any:
+def emit(chain: Chain, processor: Processor, rigid: Sequence[Any] = ()) -> Any:
     """The statement that computes a chain's stages.
 
     Parameters
     ----------
     chain : Chain
-    unit : VectorUnit
+    processor : Processor
     rigid : sequence of Buffer
         The buffers that must be accessed inside their bounds along each axis, because their layout
         may change. In others, several axes are walked through by an index of the last one that goes
         beyond its end.
     """
-    return _Emitter(chain, unit, rigid).nest()
+    return _Emitter(chain, processor, rigid).nest()
 
 
 class _Emitter:
     """Writes the loops around the stages of one chain."""
 
-    def __init__(self, chain: Chain, unit: VectorUnit, rigid: Sequence[Any]):
-        self._chain, self._unit, self._rigid = chain, unit, rigid
+    def __init__(self, chain: Chain, processor: Processor, rigid: Sequence[Any]):
+        self._chain, self._processor, self._rigid = chain, processor, rigid
         self._dtype = str(chain.parts[0].rows[0].ty.dtype)
         has_row_sums = any(part.role is Role.DOWN for part in chain.parts)
         max_tasks = chain.rows // _MIN_TASK_ROWS if has_row_sums else chain.rows
@@ -281,7 +281,7 @@ class _Emitter:
     def _width(self, parts: Sequence[Part]) -> int:
         """The number of elements to compute side by side: one or more whole vectors."""
         # The widest type decides: fewest of its elements fit into a register.
-        lanes = min(self._unit.lanes(part.stage.dtype) for part in parts)
+        lanes = min(self._processor.lanes(part.stage.dtype) for part in parts)
         length = volume(parts[0].inner[-self._walked(parts) :])
         calls_nothing = not any(part.stage.calls for part in parts)
         reduces = any(part.role is Role.ALONG for part in parts)

@@ -1,9 +1,7 @@
 """The choice for a layer: whether minimal filtering pays, with which tiles, and in which order.
 
-Costs are counted in vector multiply-adds of one core. Their constants were fitted to 30 layers, of
-16 to 512 channels and 2 to 224 rows, on a core with vectors of 512 bits (AMD Zen 4, L2 of 1 MB, L3
-of 32 MB). They depend on the layer and the vector unit alone, so that a kernel is the same wherever
-it is compiled for the same processor.
+Costs are counted in vector multiply-adds of one core. They depend on the layer and the processor
+alone (`tuning`), so that a kernel is the same wherever it is compiled for the same target.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..vector_unit import VectorUnit
+from ..tuning import Processor, WinogradCosts
 from .cook_toom import Filtering, filtering
 from .forward import TAPS, Convolution
 from .multiply import Panel
@@ -23,34 +21,11 @@ _MIN_CHANNELS = 16
 _TILE_SIDES = (2, 4)
 """Results of a tile along rows and columns; for weight gradients, cotangents of a tile."""
 
-_VECTOR_MOVE_COST = 15
-"""The cost of computing and storing, or of loading, a vector of factors or of products."""
-
-_TAP_MOVE_COST = 5
-"""The same for the factors of weights."""
-
-_SUM_MOVE_COST = 10
-"""The same for the products of a weight gradient, which are stored as sums over all tiles."""
-
-_SHARED_CACHE_BYTES = 16 << 20
-"""Bytes of the weights' factors up to which they are all computed first: half of the L3 cache,
-which cores share."""
-
 _MAX_RELATIVE_COST = 0.9
 """Share of the direct kernel's cost up to which minimal filtering is preferred."""
 
 _MIN_TERM_COST = 8
 """Time of one term of a register tile at least, in multiply-adds, however small the tile is."""
-
-_IMAGE_BLOCK_BYTES = 1 << 19
-"""Bytes of factors and products of a block of images: half of a core's L2 cache."""
-
-_GRADIENT_BLOCK_BYTES = 4 << 20
-"""Bytes of factors of a block of images for a weight gradient: a part of the L3 cache, which cores
-share."""
-
-_MAX_WHOLE_BYTES = 20 << 20
-"""Bytes of the factors of all tiles up to which a weight gradient computes all of them first."""
 
 _DEPTH_CHANNELS = 64
 """Channels, or rows of weights, at a time, whose factors and products stay in a core's cache."""
@@ -88,52 +63,55 @@ class Choice:
     blocks: Blocks
 
 
-def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
+def choose_convolution(conv: Convolution, processor: Processor) -> Choice | None:
     """The kernel of a convolution; None if minimal filtering does not apply or does not pay."""
     images = conv.images
-    panel = _panel(images.channels, conv.filters, unit)
+    panel = _panel(images.channels, conv.filters, processor)
     if panel is None:
         return None
+    costs = processor.winograd
     pairs = images.channels * conv.filters // panel.lanes
     direct_cost = images.count * conv.rows * conv.columns * TAPS**2 * pairs
 
     def cost(step: int) -> float:
         algorithm = filtering(step, TAPS)
         tiles = images.count * _tiles(conv.rows, conv.columns, step)
-        move_cost = tiles * (images.channels + conv.filters) // panel.lanes * _VECTOR_MOVE_COST
+        move_cost = tiles * (images.channels + conv.filters) // panel.lanes * costs.vector_move_cost
         tile_height = min(tiles, panel.rows)
         # A register tile with few vectors has too little work for each term.
         slowdown = max(1.0, _MIN_TERM_COST / (tile_height * panel.vectors))
         return algorithm.products**2 * (
-            tiles * pairs * slowdown + move_cost + pairs * _TAP_MOVE_COST
+            tiles * pairs * slowdown + move_cost + pairs * costs.tap_move_cost
         )
 
     step = _cheapest(direct_cost, cost)
     if step is None:
         return None
-    return Choice(filtering(step, TAPS), panel, _convolution_blocks(conv, step, panel))
+    return Choice(filtering(step, TAPS), panel, _convolution_blocks(conv, step, panel, costs))
 
 
-def choose_weight_gradient(gradient: WeightGradient, unit: VectorUnit) -> Choice | None:
+def choose_weight_gradient(gradient: WeightGradient, processor: Processor) -> Choice | None:
     """The kernel of a weight gradient; None if minimal filtering does not apply or does not pay."""
     data, cotangent = gradient.data, gradient.cotangent
     columns = cotangent.channels if gradient.data_in_rows else data.channels
-    panel = _panel(data.channels, cotangent.channels, unit, columns)
+    panel = _panel(data.channels, cotangent.channels, processor, columns)
     if panel is None:
         return None
+    costs = processor.winograd
     pairs = data.channels * cotangent.channels // panel.lanes
     direct_cost = data.count * cotangent.rows * cotangent.columns * TAPS**2 * pairs
 
     def cost(step: int) -> float:
         algorithm = filtering(TAPS, step)
         tiles = data.count * _tiles(cotangent.rows, cotangent.columns, step)
-        move_cost = tiles * (data.channels + cotangent.channels) // panel.lanes * _VECTOR_MOVE_COST
-        return algorithm.products**2 * (tiles * pairs + move_cost + pairs * _SUM_MOVE_COST)
+        vectors = tiles * (data.channels + cotangent.channels) // panel.lanes
+        move_cost = vectors * costs.vector_move_cost
+        return algorithm.products**2 * (tiles * pairs + move_cost + pairs * costs.sum_move_cost)
 
     step = _cheapest(direct_cost, cost)
     if step is None:
         return None
-    return Choice(filtering(TAPS, step), panel, _gradient_blocks(gradient, step, panel))
+    return Choice(filtering(TAPS, step), panel, _gradient_blocks(gradient, step, panel, costs))
 
 
 def _cheapest(direct_cost: int, cost: Callable[[int], float]) -> int | None:
@@ -153,38 +131,40 @@ def _cheapest(direct_cost: int, cost: Callable[[int], float]) -> int | None:
 
 
 def _panel(
-    channels: int, filters: int, unit: VectorUnit, columns: int | None = None
+    channels: int, filters: int, processor: Processor, columns: int | None = None
 ) -> Panel | None:
     """The register tile; None if the channels are too few, or do not make whole vectors.
 
     `columns` are the channels along which vectors lie; the filters, if it is None.
     """
-    lanes = unit.lanes("float32")
+    lanes = processor.lanes("float32")
     counts = (channels, filters)
     if any(count < _MIN_CHANNELS or count % lanes for count in counts):
         return None
     # Four registers are left for the operands of a step.
     vectors = 2 if (columns or filters) % (2 * lanes) == 0 else 1
-    return Panel((unit.registers - 4) // vectors, vectors, lanes)
+    return Panel((processor.registers - 4) // vectors, vectors, lanes)
 
 
-def _convolution_blocks(conv: Convolution, step: int, panel: Panel) -> Blocks:
+def _convolution_blocks(conv: Convolution, step: int, panel: Panel, costs: WinogradCosts) -> Blocks:
     """The order of a convolution's tiles."""
     images = conv.images
     tiles_down, tiles_across = -(-conv.rows // step), -(-conv.columns // step)
     products = (step + TAPS - 1) ** 2
     # Weights whose factors do not fit the shared cache are transformed panel by panel, and each
     # panel is multiplied with all tiles at once, so that its factors are computed once.
-    if products * _FLOAT32_BYTES * images.channels * conv.filters > _SHARED_CACHE_BYTES:
+    if products * _FLOAT32_BYTES * images.channels * conv.filters > costs.shared_bytes:
         return Blocks(depth=_divisor(images.channels, _DEPTH_CHANNELS, panel.lanes))
     bytes_per_row = products * _FLOAT32_BYTES * (images.channels + conv.filters) * tiles_across
     max_rows = min(
-        _IMAGE_BLOCK_BYTES // bytes_per_row, images.count * tiles_down // _MIN_PARALLEL_PARTS
+        costs.image_block_bytes // bytes_per_row, images.count * tiles_down // _MIN_PARALLEL_PARTS
     )
     return _blocks(images.count, tiles_down, max_rows)
 
 
-def _gradient_blocks(gradient: WeightGradient, step: int, panel: Panel) -> Blocks:
+def _gradient_blocks(
+    gradient: WeightGradient, step: int, panel: Panel, costs: WinogradCosts
+) -> Blocks:
     """The order of a weight gradient's tiles."""
     data, cotangent = gradient.data, gradient.cotangent
     tiles_down, tiles_across = -(-cotangent.rows // step), -(-cotangent.columns // step)
@@ -198,10 +178,11 @@ def _gradient_blocks(gradient: WeightGradient, step: int, panel: Panel) -> Block
     parts = rows // depth * (columns // panel.width)
     if (
         parts >= _MIN_PARALLEL_PARTS
-        and bytes_per_tile * data.count * tiles_down * tiles_across <= _MAX_WHOLE_BYTES
+        and bytes_per_tile * data.count * tiles_down * tiles_across <= costs.max_whole_bytes
     ):
         return Blocks(depth=depth)
-    return _blocks(data.count, tiles_down, _GRADIENT_BLOCK_BYTES // (bytes_per_tile * tiles_across))
+    max_rows = costs.gradient_block_bytes // (bytes_per_tile * tiles_across)
+    return _blocks(data.count, tiles_down, max_rows)
 
 
 def _blocks(images: int, tiles_down: int, max_rows: int) -> Blocks:

@@ -11,7 +11,7 @@ from ...kernels.contraction import operands
 from ...kernels.epilogue import Epilogue
 from ...kernels.pads import Border
 from ..contraction import ResultStore, result_store_of
-from ..vector_unit import VectorUnit
+from ..tuning import Processor
 from .choice import choose_convolution, choose_weight_gradient
 from .form import Sum, convolution_of, weight_gradient_of
 from .forward import ConvolutionKernel
@@ -22,7 +22,7 @@ def nest_of(
     stage: Stage,
     epilogue: Epilogue | None,
     blocks: Mapping[str, Any],
-    unit: VectorUnit,
+    processor: Processor,
     borders: Mapping[Any, Border],
 ) -> Statement | None:
     """The statement that computes a convolution with windows of 3 by 3, or one of its gradients.
@@ -34,7 +34,7 @@ def nest_of(
         The map that takes each of the stage's results.
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
-    unit : VectorUnit
+    processor : Processor
     borders : dict
         From the buffer of each padded copy to the tensor in it, which the statement reads instead.
 
@@ -49,9 +49,9 @@ def nest_of(
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None or not _stores_vectors(stage, blocks[stage.name], result_store):
         return None
-    statement = _convolution(stage, blocks[stage.name], borders, result_store, unit)
+    statement = _convolution(stage, blocks[stage.name], borders, result_store, processor)
     if statement is None:
-        statement = _weight_gradient(stage, blocks[stage.name], borders, result_store, unit)
+        statement = _weight_gradient(stage, blocks[stage.name], borders, result_store, processor)
     return statement
 
 
@@ -60,11 +60,11 @@ def _convolution(
     realize: Any,
     borders: Mapping[Any, Border],
     result_store: ResultStore,
-    unit: VectorUnit,
+    processor: Processor,
 ) -> Statement | None:
     """The statement of a convolution; None if the stage is none, or it does not pay."""
     conv = convolution_of(stage, realize, borders, result_store)
-    choice = None if conv is None else choose_convolution(conv, unit)
+    choice = None if conv is None else choose_convolution(conv, processor)
     if conv is None or choice is None:
         return None
     kernel = ConvolutionKernel(conv, choice.filtering, choice.panel)
@@ -79,11 +79,11 @@ def _weight_gradient(
     realize: Any,
     borders: Mapping[Any, Border],
     result_store: ResultStore,
-    unit: VectorUnit,
+    processor: Processor,
 ) -> Statement | None:
     """The statement of a weight gradient; None if the stage is none, or it does not pay."""
     gradient = weight_gradient_of(stage, realize, borders, result_store)
-    choice = None if gradient is None else choose_weight_gradient(gradient, unit)
+    choice = None if gradient is None else choose_weight_gradient(gradient, processor)
     if gradient is None or choice is None:
         return None
     kernel = WeightGradientKernel(gradient, choice.filtering, choice.panel)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from graphgrad.lower.cpu.contraction import plan
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.tuning import Processor
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import (
     Kernel,
@@ -15,7 +15,7 @@ from tests.lower.cpu.contraction.stages import (
     weight_gradient,
 )
 
-UNIT = VectorUnit(bytes=64, registers=32)
+UNIT = Processor(vector_bytes=64, registers=32)
 
 
 def plan_of(built):

@@ -11,12 +11,12 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from graphgrad.lower.cpu.contraction import Loop, Plan, plan
 from graphgrad.lower.cpu.contraction.pack import filled, panels_of
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.tuning import Processor
 from tests.guarded_memory import guarded_tensor
 from tests.lower.cpu.contraction.stages import Kernel, convolution, product
 from tests.lower.kernel_programs import HOST, tensor
 
-UNIT = VectorUnit(bytes=64, registers=32)
+UNIT = Processor(vector_bytes=64, registers=32)
 
 
 def panels(built, factor, name, **changes):

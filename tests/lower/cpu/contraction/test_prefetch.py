@@ -8,7 +8,7 @@ import tvm
 
 from graphgrad.lower.cpu.contraction import plan
 from graphgrad.lower.cpu.contraction.prefetch import next_tile_loop
-from graphgrad.lower.cpu.vector_unit import VectorUnit, vector_unit
+from graphgrad.lower.cpu.tuning import Processor, processor_of
 from graphgrad.lower.target import target
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import (
@@ -19,7 +19,7 @@ from tests.lower.cpu.contraction.stages import (
     weight_gradient,
 )
 
-UNIT = VectorUnit(bytes=64, registers=32)
+UNIT = Processor(vector_bytes=64, registers=32)
 
 
 def plan_of(kernel):
@@ -97,7 +97,7 @@ def test_the_code_fetches_and_holds_the_tile_in_registers():
     kernel = Kernel(convolution(2, 28, 64, 64, 1))
     func = kernel.emitted(plan_of(kernel)).with_attr("global_symbol", "main")
     zen = target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"})
-    assert vector_unit(zen) == UNIT
+    assert processor_of(zen) == UNIT
     assembly = tvm.compile(func, target=zen).mod.inspect_source("asm")
     assert "vfmadd" in assembly
     blocks = re.split(r"^\S+:", assembly, flags=re.MULTILINE)

@@ -1,5 +1,6 @@
 """Contractions of random shapes, with limits so low that every way of cutting loops occurs."""
 
+import dataclasses
 import random
 
 import ml_dtypes
@@ -10,13 +11,13 @@ from tvm import te
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.lower.cpu import schedule as cpu
-from graphgrad.lower.cpu.contraction import order, replace, tile
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.contraction import order, replace
+from graphgrad.lower.cpu.tuning import ContractionCosts, Processor
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0}
-UNITS = [VectorUnit(64, 32), VectorUnit(32, 16), VectorUnit(16, 16)]
+UNITS = [Processor(64, 32), Processor(32, 16), Processor(16, 16)]
 
 
 def wide(value, dtype):
@@ -104,12 +105,16 @@ def values_of(tensor, seed):
 def test_random_contractions(seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(replace, "SMALL", 100)
-    cache = rng.choice([1 << 12, 1 << 15, tile.CACHE])
-    monkeypatch.setattr(tile, "CACHE", cache)
-    monkeypatch.setattr(order, "CACHE", cache)
-    monkeypatch.setattr(order, "_MIN_TERMS_PER_PART", rng.choice([8, 256]))
+    cache = rng.choice([1 << 12, 1 << 15, 5 << 17])
+    costs = ContractionCosts(
+        near_bytes=cache,
+        max_partial_bytes=cache,
+        min_terms_per_part=rng.choice([8, 256]),
+        min_panel_reuse=rng.choice([1, 1536]),
+        large_rows_overhead=rng.choice([0.0, 0.3]),
+        step_cycles=rng.choice([1.0, 3.0]),
+    )
     monkeypatch.setattr(order, "_MIN_COPY_REUSE", rng.choice([1, 128]))
-    monkeypatch.setattr(order, "_MIN_PANEL_COPY_REUSE", rng.choice([1, 1536]))
     monkeypatch.setattr(order, "_PAGE_STRIDE_BYTES", rng.choice([4, 1024]))
     monkeypatch.setattr(order, "_CACHE_LINE_BYTES", rng.choice([8, 64]))
     dtype = rng.choice(["float32", "float32", "float64", "float16", "bfloat16", "int32"])
@@ -117,7 +122,7 @@ def test_random_contractions(seed, monkeypatch):
     if rng.random() < 0.5:
         inputs, output = with_map(rng, inputs, output)
     func = create_prim_func([*inputs, output])
-    scheduled = cpu.schedule_loops(func, rng.choice(UNITS))
+    scheduled = cpu.schedule_loops(func, dataclasses.replace(rng.choice(UNITS), contraction=costs))
     named = {"stock": func, "scheduled": scheduled}
     mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
     library = tvm.compile(mod, target=HOST)

@@ -6,7 +6,7 @@ import tvm_ffi
 from tvm import te, topi
 
 from graphgrad.lower.cpu.schedule import schedule_loops
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.tuning import Processor
 from graphgrad.memory.overwrite import may_overwrite
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import product
@@ -61,14 +61,17 @@ def test_a_chain_of_contractions():
 
 
 @pytest.mark.parametrize(
-    "unit", [VectorUnit(32, 16), VectorUnit(16, 16), VectorUnit(16, 32)], ids=label
+    "unit", [Processor(32, 16), Processor(16, 16), Processor(16, 32)], ids=label
 )
 def test_other_vector_units(unit):
     (a, b), c = product(50, 52, 54)
     func = te.create_prim_func([a, b, c])
     text = schedule_loops(func, unit).script()
-    assert f"T.vectorized({unit.bytes // 4})" in text
-    assert f"T.vectorized({UNIT.bytes // 4})" not in text or unit.bytes == UNIT.bytes
+    assert f"T.vectorized({unit.vector_bytes // 4})" in text
+    assert (
+        f"T.vectorized({UNIT.vector_bytes // 4})" not in text
+        or unit.vector_bytes == UNIT.vector_bytes
+    )
 
 
 def test_a_start_other_than_zero_is_kept():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from graphgrad.lower.cpu.contraction.tile import best_tile
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.tuning import Processor
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import (
     Kernel,
@@ -15,8 +15,8 @@ from tests.lower.cpu.contraction.stages import (
     weight_gradient,
 )
 
-WIDE = VectorUnit(bytes=64, registers=32)
-UNITS = [WIDE, VectorUnit(bytes=32, registers=16), VectorUnit(bytes=16, registers=16)]
+WIDE = Processor(vector_bytes=64, registers=32)
+UNITS = [WIDE, Processor(vector_bytes=32, registers=16), Processor(vector_bytes=16, registers=16)]
 CASES = {
     "product": product(100, 96, 64),
     "prime product": product(101, 103, 107),
@@ -36,7 +36,7 @@ def tile_of(built, unit=WIDE):
 @pytest.mark.parametrize("name", CASES)
 def test_tiles_fit_the_registers(name, unit):
     tile = tile_of(CASES[name], unit)
-    lanes = unit.bytes // 4
+    lanes = unit.vector_bytes // 4
     assert tile.lanes == lanes
     # Results, the vectors of one step, one broadcast element.
     assert tile.registers + tile.vectors + 1 < unit.registers
@@ -103,4 +103,4 @@ def test_results_of_terms_with_conditions_are_on_the_stack(unit):
     (row,) = (axis for axis in kernel.contraction.axes if str(axis.var.name) == "v_h")
     inside = replace(kernel.contraction, inside={0: (row.var - 1,)})
     tile = best_tile(inside, unit, kernel.result_store)
-    assert tile.registers * unit.bytes < 1024
+    assert tile.registers * unit.vector_bytes < 1024

@@ -9,8 +9,8 @@ from tvm.s_tir import SBlock
 from graphgrad.ir.tensor import accumulator_dtype
 from graphgrad.ir.visits import replace_nodes
 from graphgrad.lower.cpu.schedule import schedule_loops
+from graphgrad.lower.cpu.tuning import Processor
 from graphgrad.lower.cpu.vector_math import vectorize_math
-from graphgrad.lower.cpu.vector_unit import VectorUnit
 from tests.labels import label
 from tests.lower import kernel_programs as kernels
 from tests.lower.kernel_programs import run, tensor
@@ -208,7 +208,7 @@ def test_stages_beside_a_chain_keep_their_place():
 
 @pytest.mark.parametrize("shape", [(64, 1000), (300, 77)], ids=label)
 def test_a_map_of_ragged_rows_is_in_vectors(shape, monkeypatch):
-    monkeypatch.setattr(kernels, "UNIT", VectorUnit(64, 32))
+    monkeypatch.setattr(kernels, "UNIT", Processor(64, 32))
     x, row, column = tensor(*shape), tensor(shape[1], name="row"), tensor(shape[0], name="column")
     y = te.compute(x.shape, lambda i, j: (x(i, j) - column(i)) * row(j), name="y")
     result = run([x, row, column], [y])
@@ -217,7 +217,7 @@ def test_a_map_of_ragged_rows_is_in_vectors(shape, monkeypatch):
     assert "T.vectorized(T.int64(32))" in result.text
 
 
-@pytest.mark.parametrize("unit", [VectorUnit(16, 16), VectorUnit(32, 16)])
+@pytest.mark.parametrize("unit", [Processor(16, 16), Processor(32, 16)])
 def test_narrower_vectors(unit, monkeypatch):
     monkeypatch.setattr(kernels, "UNIT", unit)
     x = tensor(61, 1009)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.tuning import Processor
 from graphgrad.lower.cpu.winograd.choice import choose_convolution, choose_weight_gradient
 from graphgrad.lower.cpu.winograd.forward import Convolution
 from graphgrad.lower.cpu.winograd.transforms import Images
 from graphgrad.lower.cpu.winograd.weight import WeightGradient
 
-UNIT = VectorUnit(bytes=64, registers=32)
+UNIT = Processor(vector_bytes=64, registers=32)
 
 
 def convolution(count, size, channels, filters=None):

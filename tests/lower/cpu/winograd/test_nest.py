@@ -1,12 +1,15 @@
 """Convolutions by minimal filtering: the values, over awkward extents, and with maps behind."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tvm import te, tirx
 
 from graphgrad.lower.cpu.schedule import schedule_loops
-from graphgrad.lower.cpu.vector_unit import VectorUnit
+from graphgrad.lower.cpu.tuning import Processor, WinogradCosts
 from graphgrad.lower.cpu.winograd import choice
+from tests.lower.cpu.winograd import convolutions
 from tests.lower.cpu.winograd.convolutions import (
     Layer,
     error,
@@ -17,7 +20,7 @@ from tests.lower.cpu.winograd.convolutions import (
     scheduled,
     values,
 )
-from tests.lower.kernel_programs import tensor
+from tests.lower.kernel_programs import UNIT, tensor
 
 KINDS = ["forward", "data", "weight"]
 
@@ -74,9 +77,8 @@ def test_values(kind, layer, tile, monkeypatch):
 @pytest.mark.usefixtures("always")
 def test_blocks_of_rows_and_of_images(kind, monkeypatch):
     # Tiny caches: several blocks of each kind, and accumulated weights.
-    monkeypatch.setattr(choice, "_MAX_WHOLE_BYTES", 0)
-    for name in ("_IMAGE_BLOCK_BYTES", "_GRADIENT_BLOCK_BYTES"):
-        monkeypatch.setattr(choice, name, 1 << 18)
+    tiny = WinogradCosts(max_whole_bytes=0, image_block_bytes=1 << 18, gradient_block_bytes=1 << 18)
+    monkeypatch.setattr(convolutions, "UNIT", replace(UNIT, winograd=tiny))
     check(kind, Layer(4, 16, 16, 32, 32))
     check(kind, Layer(6, 4, 4, 32, 32))
 
@@ -86,7 +88,10 @@ def test_blocks_of_rows_and_of_images(kind, monkeypatch):
 def test_other_vector_units(kind):
     inputs, output = expression(kind, Layer(2, 7, 7, 32, 16))
     built = te.create_prim_func([*inputs, output])
-    for unit in (VectorUnit(bytes=32, registers=16), VectorUnit(bytes=16, registers=32)):
+    for unit in (
+        Processor(vector_bytes=32, registers=16),
+        Processor(vector_bytes=16, registers=32),
+    ):
         check(kind, Layer(2, 7, 7, 32, 16), schedule_loops(built, unit))
 
 

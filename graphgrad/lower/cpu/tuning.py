@@ -1,0 +1,182 @@
+"""What schedules know of a processor: its vector registers, and what was measured on its family.
+
+A constant that depends on the processor stands here, by whom it is used; schedules have none of
+their own. Each family is measured on one machine of it, and a kernel is the same wherever it is
+compiled for the same target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+_DOUBLE_PUMPED = ("znver4",)
+"""Processors, as LLVM names them, that compute 512 bits in two passes of 256."""
+
+
+@dataclass(frozen=True)
+class ContractionCosts:
+    """Costs and limits of contractions; the defaults are of Zen 4.
+
+    Cycles are those of one multiply-add of a register. They rank tiles, and predict no seconds.
+
+    Attributes
+    ----------
+    near_bytes : int
+        Bytes of data that are to stay in a core's second-level cache.
+    element_load_cycles, vector_load_cycles : float
+        Cycles that a load costs in spite of the multiply-adds that hide it.
+    step_cycles : float
+        Cycles of each step of the innermost loop for the loop itself.
+    narrow_cycles : float
+        Cycles of an operation on part of a register: many processors do two such in one cycle.
+    ragged_overhead : float
+        Share of the time that a ragged row axis costs, besides the rows computed in vain.
+    large_rows_overhead : float
+        Share of the time that it costs if rows go along the larger factor, of which a step then
+        reads parts of cache lines.
+    max_partial_bytes : int
+        Bytes of results at most of which each part of a split sum has its own.
+    min_terms_per_part : int
+        Terms that a part of a sum must have, so that the time to add up the parts is negligible.
+    min_panel_reuse : int
+        Results that must read each element of a panel for its copy to be worth the time, where it
+        could be read in place but its rows compete for the same sets of the cache. It is higher
+        than that of other copies because what one core has copied, another has to fetch.
+    prefetch_steps : int
+        Steps of a sum that take as long as a line takes to come from memory.
+    """
+
+    near_bytes: int = 5 << 17
+    element_load_cycles: float = 0.1
+    vector_load_cycles: float = 0.35
+    step_cycles: float = 1.0
+    narrow_cycles: float = 0.7
+    ragged_overhead: float = 0.06
+    large_rows_overhead: float = 0.0
+    max_partial_bytes: int = 5 << 17
+    min_terms_per_part: int = 256
+    min_panel_reuse: int = 1100
+    prefetch_steps: int = 32
+
+
+@dataclass(frozen=True)
+class WinogradCosts:
+    """Costs and limits of minimal filtering; the defaults are of Zen 4 (L2 of 1 MB, L3 of 32 MB).
+
+    Costs are counted in vector multiply-adds of one core. They were fitted to 30 layers, of 16 to
+    512 channels and 2 to 224 rows.
+
+    Attributes
+    ----------
+    vector_move_cost : int
+        The cost of computing and storing, or of loading, a vector of factors or of products.
+    tap_move_cost : int
+        The same for the factors of weights.
+    sum_move_cost : int
+        The same for the products of a weight gradient, which are stored as sums over all tiles.
+    shared_bytes : int
+        Bytes of the weights' factors up to which they are all computed first: half of the cache
+        that cores share.
+    image_block_bytes : int
+        Bytes of factors and products of a block of images: half of a core's second-level cache.
+    gradient_block_bytes : int
+        Bytes of factors of a block of images for a weight gradient: a part of the shared cache.
+    max_whole_bytes : int
+        Bytes of the factors of all tiles up to which a weight gradient computes them all first.
+    """
+
+    vector_move_cost: int = 15
+    tap_move_cost: int = 5
+    sum_move_cost: int = 10
+    shared_bytes: int = 16 << 20
+    image_block_bytes: int = 1 << 19
+    gradient_block_bytes: int = 4 << 20
+    max_whole_bytes: int = 20 << 20
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A processor, from which schedules take tile sizes, costs and limits.
+
+    Attributes
+    ----------
+    vector_bytes : int
+        Width of a vector register.
+    registers : int
+        Number of vector registers.
+    row_bytes : int
+        Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
+        through them to the next.
+    contraction : ContractionCosts
+    winograd : WinogradCosts
+    """
+
+    vector_bytes: int
+    registers: int
+    row_bytes: int = 1 << 19
+    contraction: ContractionCosts = ContractionCosts()
+    winograd: WinogradCosts = WinogradCosts()
+
+    def lanes(self, dtype: str) -> int:
+        """How many elements of `dtype` a register holds, at the width that they are computed in.
+
+        Half-precision floats are widened to 32 bits by the code generator.
+        """
+        bits = max(int(tvm.DataType(dtype).bits), 8)
+        if dtype in ("float16", "bfloat16"):
+            bits = 32
+        return max(self.vector_bytes * 8 // bits, 1)
+
+
+ZEN4 = Processor(vector_bytes=64, registers=32)
+"""AVX-512 in two passes: a multiply-add and a load of 512 bits in a cycle. Measured on an EPYC of
+the fourth generation, on which the defaults are measured."""
+
+AVX512 = Processor(
+    vector_bytes=64,
+    registers=32,
+    contraction=ContractionCosts(
+        near_bytes=1 << 20,
+        # Both ports are as wide as a register, so half of one takes as long.
+        narrow_cycles=1.0,
+        large_rows_overhead=0.3,
+        min_terms_per_part=512,
+        min_panel_reuse=48,
+        prefetch_steps=64,
+    ),
+)
+"""AVX-512 of full width: two multiply-adds of 512 bits in a cycle, an L2 of 2 MB. Measured on a
+Xeon of the fifth generation; serves all of AVX-512 that are not known to be otherwise."""
+
+AVX2 = Processor(
+    vector_bytes=32,
+    registers=16,
+    contraction=ContractionCosts(
+        # Two multiply-adds in a cycle, of a latency of four: a tile of eight registers waits.
+        step_cycles=3.0,
+        ragged_overhead=0.0,
+        narrow_cycles=1.0,
+        large_rows_overhead=0.3,
+        min_panel_reuse=48,
+        prefetch_steps=64,
+    ),
+)
+"""256 bits: two multiply-adds in a cycle. Measured on the same Xeon with code for a Haswell."""
+
+NEON = Processor(vector_bytes=16, registers=32)
+"""128 bits, 32 registers. Not measured: tiles are checked in disassembled code alone."""
+
+SSE = Processor(vector_bytes=16, registers=16)
+"""128 bits, 16 registers, which is also assumed of unknown processors."""
+
+
+def processor_of(resolved: tvm.target.Target) -> Processor:
+    """The processor of an llvm target, by its name and its features."""
+    has = tvm.get_global_func("target.target_has_feature")
+    if has("avx512f", resolved):
+        return ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
+    if has("avx2", resolved):
+        return AVX2
+    return NEON if has("neon", resolved) else SSE
