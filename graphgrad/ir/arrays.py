@@ -7,7 +7,6 @@ comes in is copied, unless it is aligned and contiguous and its memory may be bo
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,14 +14,7 @@ import numpy as np
 import tvm
 
 from ..errors import InputError
-from ..runtime.arrays import is_readable
-from ..tvm_fixes.hooks import clear_memory_pool
-
-OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
-"""The text in CUDA's error when an allocation fails.
-
-All allocations come before any launch of a kernel. A launch that lacks memory is not meant: it may
-come after other launches."""
+from ..runtime.arrays import empty, is_readable
 
 ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned."""
@@ -138,24 +130,6 @@ def to_tensor(
     if into is None:
         into = empty(array.shape, str(array.dtype), device or tvm.cpu())
     return into.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
-
-
-def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    """A tensor in new memory of a device.
-
-    Raises
-    ------
-    RuntimeError
-        The driver has no memory; see `graphgrad.lower.device.reported`.
-    """
-    try:
-        return tvm.runtime.empty(shape, dtype, device)
-    except RuntimeError as error:
-        if OUT_OF_MEMORY not in str(error):
-            raise
-    # The virtual machine keeps what its functions gave back, and makes room for its own needs only.
-    clear_memory_pool()
-    return tvm.runtime.empty(shape, dtype, device)
 
 
 def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:

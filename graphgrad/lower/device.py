@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import tvm
 
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
-from ..ir.arrays import OUT_OF_MEMORY
+from ..runtime.machine import OUT_OF_MEMORY
 from ..tvm_fixes.hooks import clear_memory_pool
 from .cpu.features import missing_features
 from .cuda.architecture import architecture_of, runs_on

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 
 from .errors import InputError
+from .machine import OUT_OF_MEMORY, release_pool
 
 _ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned; it crashes where one is not."""
@@ -89,6 +90,24 @@ def is_readable(tensor: tvm.runtime.Tensor) -> bool:
     return _DLTensor.from_address(address).byte_offset == 0
 
 
+def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+    """A tensor in new memory of a device.
+
+    Raises
+    ------
+    RuntimeError
+        The driver has no memory; see `device_errors`.
+    """
+    try:
+        return tvm.runtime.empty(shape, dtype, device)
+    except RuntimeError as error:
+        if OUT_OF_MEMORY not in str(error):
+            raise
+    # The virtual machine keeps what its functions gave back, and makes room for its own needs only.
+    release_pool()
+    return tvm.runtime.empty(shape, dtype, device)
+
+
 def copy(
     array: np.ndarray, device: tvm.runtime.Device, into: tvm.runtime.Tensor | None = None
 ) -> tvm.runtime.Tensor:
@@ -98,7 +117,7 @@ def copy(
     the copy behind the rest.
     """
     if into is None:
-        into = tvm.runtime.empty(array.shape, str(array.dtype), device)
+        into = empty(array.shape, str(array.dtype), device)
     if device.type == "cpu":
         return into.copyfrom(np.asarray(array, order="C"))
     return tvm.runtime.tensor(np.asarray(array, order="C")).copyto(into)
@@ -114,15 +133,15 @@ class Staging:
         self._device = device
         self._held: dict[Any, tvm.runtime.Tensor] = {}
 
-    def copy(self, label: str, array: np.ndarray) -> tvm.runtime.Tensor:
+    def queue(self, label: str, array: np.ndarray) -> tvm.runtime.Tensor:
         """An array on the device; the next of its label, shape and dtype overwrites it."""
         key = label, array.shape, str(array.dtype)
         self._held[key] = copy(array, self._device, self._held.get(key))
         return self._held[key]
 
     def on_device(self, label: str, lent: tvm.runtime.Tensor | np.ndarray) -> tvm.runtime.Tensor:
-        """What `lend` returned, on the device: where it is, or else a copy, as by `copy`."""
-        return self.copy(label, lent) if isinstance(lent, np.ndarray) else lent
+        """What `lend` returned, on the device: where it is, or else a copy, as by `queue`."""
+        return self.queue(label, lent) if isinstance(lent, np.ndarray) else lent
 
     def clear(self) -> None:
         """Give the memory back."""

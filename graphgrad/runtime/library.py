@@ -125,7 +125,7 @@ class Library:
         array = _converted(ty, to_array(ty.name, tensor_or_array))
         if bounds is not None:
             _check_range(ty.name, array, bounds, self._targets["ignored"])
-        return [staging.copy(ty.name, array)]
+        return [staging.queue(ty.name, array)]
 
 
 def _function(machine: vm.VirtualMachine, name: str, library: Path) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ import tvm_ffi
 
 from .errors import ExportedStepError, InputError, MachineError, OutOfMemoryError
 
-_OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
+OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
 """The error of an allocation, all of which come before a step computes.
 
 A launch that lacks memory has another error: kernels before it may have changed something.
@@ -112,7 +112,7 @@ def device_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
     except RuntimeError as error:
         if "CUDA" not in str(error):
             raise
-        if _OUT_OF_MEMORY in str(error):
+        if OUT_OF_MEMORY in str(error):
             release_pool()
             raise OutOfMemoryError(
                 f"{task} needs more memory than {device} has free, "

@@ -1,11 +1,8 @@
-"""The tensors that an exported step owns: parameters, statistics, the optimizer's buffers.
-
-The counterpart of `graphgrad.train.state`.
-"""
+"""The tensors that a step owns: parameters, statistics, the optimizer's buffers, the rate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +12,7 @@ import tvm
 from .arrays import Arrays, copy, to_arrays
 from .library import TensorType, types_by_name
 from .storage import Storage
-from .window import Types, window_types
+from .window import Types, Window, window_types
 
 
 @dataclass(frozen=True)
@@ -67,79 +64,125 @@ class Description:
             group: {name: arrays[name] for name in names} for group, names in self.types().items()
         }
         for slot, fill in self.fills.items():
-            groups[slot] = {name: np.full_like(array, fill) for name, array in groups[slot].items()}
+            # Views of one number each: buffers may take more memory than the parameters.
+            groups[slot] = {
+                name: np.broadcast_to(np.asarray(fill, array.dtype), array.shape)
+                for name, array in groups[slot].items()
+            }
         return groups
 
 
 class Owned:
-    """Tensors on a device that each step replaces.
+    """Tensors on a device that each step replaces, or overwrites where they are.
 
     Parameters
     ----------
     described : Description
     groups : mapping
         Copied: arrays by group and name, as a state file has them.
+    device : Device
     updates : int
         How many steps have changed something.
-    device : Device
+    rate : float
+        The learning rate of the next step.
+
+    Attributes
+    ----------
+    params, state : dict of str to tensor
+    slots : dict of str to dict of str to tensor
+        The optimizer's buffers, by slot, then by parameter.
+    updates, rate : tensor
+        Float64 scalars.
+    window : Window or None
+        What the micro-batches have summed up, if a step consists of several.
     """
 
     def __init__(
         self,
         described: Description,
         groups: Mapping[str, Arrays],
-        updates: int,
         device: tvm.runtime.Device,
+        updates: int = 0,
+        rate: float = 0.0,
     ):
         self._described = described
+        self._device = device
         storage = described.storage
-        self._tensors = {
+        placed = {
             group: {
                 name: copy(storage.stored(group, name, groups[group][name]), device)
                 for name in names
             }
             for group, names in described.types().items()
         }
-        self._updates = copy(np.asarray(updates, "float64"), device)
+        self.params, self.state = placed.pop("params"), placed.pop("state")
+        self.slots = placed
+        self.updates, self.rate = self.scalar(updates), self.scalar(rate)
+        self.window: Window | None = None
+        # The group and the name of each tensor that a step returns behind the count, in that order.
+        self._returned = [
+            *((self.params, ty.name) for ty in described.trained),
+            *((group, name) for group in (self.state, *self.slots.values()) for name in group),
+        ]
 
     @property
-    def updates(self) -> int:
-        """How many steps have changed something; asking waits for the device."""
-        return int(self._updates.numpy())
+    def accumulated(self) -> int:
+        """How many micro-batches the open window has."""
+        return self.window.accumulated if self.window is not None else 0
 
-    def groups(self) -> list[str]:
-        """The names of the groups."""
-        return list(self._tensors)
+    def open_window(self, groups: Mapping[str, Arrays], accumulated: int = 0) -> None:
+        """Make the window of a step of several micro-batches; see `Window`."""
+        described = self._described
+        types, storage = described.window_types(), described.storage
+        self.window = Window(types, groups, accumulated, self._device, storage)
 
-    def arrays(self, group: str) -> Arrays:
-        """Copies of a group, as the model has them."""
-        return self._described.storage.as_in_model(group, to_arrays(self._tensors[group]))
+    def scalar(self, value: float) -> tvm.runtime.Tensor:
+        """A number as a float64 scalar on the device."""
+        return copy(np.asarray(value, "float64"), self._device)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps."""
+        copy(np.asarray(rate, "float64"), self._device, into=self.rate)
+
+    def groups(self) -> dict[str, dict[str, tvm.runtime.Tensor]]:
+        """All tensors but the scalars and the window, by group, as state files have them."""
+        return {"params": self.params, "state": self.state, **self.slots}
+
+    def arrays(self, with_window: bool = False) -> dict[str, Arrays]:
+        """Copies of everything, by group and name, as the model has them."""
+        window = self.window.arrays() if self.window is not None and with_window else {}
+        return {**{group: self.arrays_of(group) for group in self.groups()}, **window}
+
+    def arrays_of(self, group: str) -> Arrays:
+        """Copies of a group: ``params``, ``state`` or the name of a slot."""
+        return self._described.storage.as_in_model(group, to_arrays(self.groups()[group]))
 
     def of_model(self) -> list[tvm.runtime.Tensor]:
-        """The parameters and the statistics."""
-        return [*self._tensors["params"].values(), *self._tensors["state"].values()]
+        """The parameters and the statistics, in the order of the model."""
+        return [*self.params.values(), *self.state.values()]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
         """Count, parameters, statistics and buffers, in the order that a step takes."""
-        owned = [tensor for group in self._tensors.values() for tensor in group.values()]
-        return [self._updates, *owned]
+        buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
+        return [self.updates, *self.of_model(), *buffers]
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
-        """The tensors that `replace` replaces, in its order."""
-        trained = [self._tensors["params"][ty.name] for ty in self._described.trained]
-        other_tensors = [tensor for group in self._replaced_whole() for tensor in group.values()]
-        return [self._updates, *trained, *other_tensors]
+        """The tensors that `replace` may replace, in its order."""
+        return [self.updates, *(group[name] for group, name in self._returned)]
 
-    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Take what a step returned: count, parameters that train, statistics and buffers."""
-        new_tensors = iter(tensors)
-        self._updates = next(new_tensors)
-        for ty in self._described.trained:
-            self._tensors["params"][ty.name] = next(new_tensors)
-        for group in self._replaced_whole():
-            for name in group:
-                group[name] = next(new_tensors)
+    def add(self, sums: Mapping[int, tvm.runtime.Tensor]) -> None:
+        """Take what a micro-batch returned, by position; see `Window.replace`."""
+        assert self.window is not None
+        self.window.replace(sums)
 
-    def _replaced_whole(self) -> list[dict[str, tvm.runtime.Tensor]]:
-        """The groups of which a step returns every tensor; of ``params`` it returns some."""
-        return [self._tensors[group] for group in ("state", *self._described.fills)]
+    def replace(self, tensors: Mapping[int, tvm.runtime.Tensor]) -> None:
+        """Take what a step returned, by position: count, trained parameters, statistics, buffers.
+
+        What is left out was overwritten where it is.
+        """
+        for position, tensor in tensors.items():
+            if position == 0:
+                self.updates = tensor
+            else:
+                group, name = self._returned[position - 1]
+                group[name] = tensor

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from . import state_file
 from .errors import StateError
+from .state_file import Groups
 
 _MAX_STEPS = 1 << 53
 """Steps are counted in float64 on the device, which is exact up to here."""
@@ -47,6 +49,44 @@ class Progress:
     def updates(self) -> int:
         """How many steps have changed something."""
         return self.steps - self.skipped
+
+
+def read_for(
+    path: str | os.PathLike[str],
+    expected: Callable[[bool], Mapping[str, Mapping[str, Any]]],
+    optimizer: str,
+    accumulate: int,
+    dtypes: Iterable[Any],
+) -> tuple[Groups, Progress]:
+    """Read a state file that a step is to go on from.
+
+    Parameters
+    ----------
+    path : path
+    expected : callable
+        Returns what the step holds, arrays or types by group, with a window if asked to.
+    optimizer, accumulate, dtypes
+        As of `progress_in`.
+
+    Returns
+    -------
+    groups : dict
+        Arrays of the groups, names, shapes and dtypes that were expected.
+    progress : Progress
+
+    Raises
+    ------
+    StateError
+        The file is missing, damaged, or of another model or optimizer, or of an open window of
+        another size, or says what cannot be. Nothing is left to be refused once it is read.
+    """
+    groups, facts = state_file.read(path)
+    progress = progress_in(path, facts, optimizer, accumulate, dtypes)
+    held = expected(progress.accumulated > 0)
+    # A group without arrays leaves no trace in the file.
+    groups = {group: groups.get(group, {}) for group in {**held, **groups}}
+    state_file.check_match(path, groups, held)
+    return groups, progress
 
 
 def progress_in(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TypeVar
 
-import numpy as np
 import tvm
 
 from . import state_file
@@ -18,14 +18,14 @@ from .machine import check_machine, device_errors, open_device, release_pool
 from .manifest import STATE
 from .owned import Description, Owned
 from .progress import Progress, progress_in, unfit_rate
-from .synchronized import Synchronized, one_at_a_time
+from .synchronized import one_at_a_time
 from .threads import prepare as prepare_threads
-from .window import Window, dropped_on_failure
+from .training_step import NewResults, TrainingStep
 
 _T = TypeVar("_T")
 
 
-class ExportedStep(Synchronized):
+class ExportedStep(TrainingStep):
     """A compiled training step, its parameters and all that it changes, loaded from an export.
 
     Any thread may use it; what another does meanwhile waits for its turn.
@@ -63,12 +63,7 @@ class ExportedStep(Synchronized):
         The weights do not fit, or `device` is none of TVM.
     """
 
-    steps: int
-    _seed: int
-    _learning_rate: float
-    _rate: tvm.runtime.Tensor
-    _owned: Owned
-    _window: Window | None
+    _lacks_memory = OutOfMemoryError
 
     def __init__(
         self,
@@ -119,49 +114,13 @@ class ExportedStep(Synchronized):
         reason = unfit_rate(rate, self._trained_dtypes())
         if reason:
             raise InputError(f"learning_rate={rate!r} {reason}")
-        self._rate = self._on_device("a copy of the learning rate", lambda: self._placed_rate(rate))
+        self._on_device("a copy of the learning rate", lambda: self._tensors.set_rate(rate))
         self._learning_rate = float(rate)
-
-    @property
-    @one_at_a_time
-    def skipped(self) -> int:
-        """How many of `steps` changed nothing, because something was not finite."""
-        with device_errors(self._device, "a copy of the count of updates"):
-            return self.steps - self._owned.updates
 
     @property
     def accumulate(self) -> int:
         """How many calls, each with a micro-batch, make a step."""
         return int(self.manifest.get("accumulate", 1))
-
-    @property
-    def accumulated(self) -> int:
-        """How many micro-batches the open window has; 0 between two steps."""
-        return self._window.accumulated if self._window is not None else 0
-
-    @one_at_a_time
-    def discard(self) -> None:
-        """Drop the micro-batches of the open window, as if they had never been."""
-        if self._window is not None:
-            self._window.accumulated = 0
-
-    @property
-    @one_at_a_time
-    def params(self) -> Arrays:
-        """Copies of all parameters, by name."""
-        return self._arrays("params")
-
-    @property
-    @one_at_a_time
-    def state(self) -> Arrays:
-        """Copies of the running statistics, by name."""
-        return self._arrays("state")
-
-    @property
-    @one_at_a_time
-    def optimizer_state(self) -> dict[str, Arrays]:
-        """Copies of the optimizer's buffers, by kind (such as ``momentum``) and parameter."""
-        return {slot: self._arrays(slot) for slot in self._described.fills}
 
     def __call__(self, inputs: Any, targets: Any = None) -> float:
         """Make one step, or add a micro-batch to it.
@@ -210,17 +169,9 @@ class ExportedStep(Synchronized):
         InputError, OutOfMemoryError, MachineError
             As of a call.
         """
-        task, window = "a training step", self._window
-        loss, *new_tensors = self._on_device(task, lambda: self._step(inputs, targets))
-        if window is not None:
-            window.replace(new_tensors)
-            if window.accumulated < self.accumulate:
-                return loss
-            window.accumulated = 0  # also if the end fails
-            new_tensors = self._on_device(task, lambda: self._end(window))
-        self._owned.replace(new_tensors)
-        self.steps += 1
-        return loss
+        task = "a training step"
+        call = lambda: self._on_device(task, lambda: self._step(inputs, targets))  # noqa: E731
+        return self._advance(call, self._end)[0]
 
     @one_at_a_time
     def evaluate(self, inputs: Any) -> Arrays:
@@ -256,22 +207,7 @@ class ExportedStep(Synchronized):
         MachineError
             The device has failed.
         """
-        if extra is not None and not isinstance(extra, Mapping):
-            raise InputError(f"extra is a {type(extra).__name__}; give a dict of facts by name")
-        facts = {
-            "optimizer": self.manifest["optimizer"],
-            "learning_rate": self._learning_rate,
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "seed": self._seed,
-            "extra": dict(extra or {}),
-        }
-        groups = {group: self._arrays(group) for group in self._owned.groups()}
-        if self._window is not None and self.accumulated:
-            facts |= {"accumulate": self.accumulate, "accumulated": self.accumulated}
-            with device_errors(self._device, "a copy of the open window"):
-                groups |= self._window.arrays()
-        state_file.write(path, groups, facts)
+        self._save_state(path, extra)
 
     @one_at_a_time
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -287,15 +223,7 @@ class ExportedStep(Synchronized):
         MachineError
             The device has failed.
         """
-        groups, facts = state_file.read(path)
-        progress = self._progress(path, facts)
-        window_types = self._described.window_types() if progress.accumulated else {}
-        types = {**self._described.types(), **window_types}
-        # A group without arrays leaves no trace in the file.
-        groups = {group: groups.get(group, {}) for group in {**types, **groups}}
-        state_file.check_match(path, groups, types)
-        self._restore(groups, progress)
-        return progress.extra
+        return self._load_state(path)
 
     def _start(self, weights: Mapping[str, Any]) -> None:
         """Begin at step 0 with given values of the parameters and statistics."""
@@ -310,42 +238,29 @@ class ExportedStep(Synchronized):
         for name, ty in types.items():
             ty.check(f"weights {name!r}", arrays[name])
         facts = {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0}
-        self._restore(self._described.started(arrays), self._progress(MANIFEST, facts))
+        dtypes = self._trained_dtypes()
+        progress = progress_in(MANIFEST, facts, self._method, self.accumulate, dtypes)
+        self._continue(self._described.started(arrays), progress)
 
-    def _progress(self, path: str | os.PathLike[str], facts: Mapping[str, Any]) -> Progress:
-        """The progress that the facts of a file tell, checked."""
-        optimizer, dtypes = self.manifest["optimizer"], self._trained_dtypes()
-        return progress_in(path, facts, optimizer, self.accumulate, dtypes)
+    @property
+    def _method(self) -> str:
+        return str(self.manifest["optimizer"])
+
+    def _reading(self, what: str) -> AbstractContextManager[None]:
+        return device_errors(self._device, f"a copy of {what}")
 
     def _restore(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
-        """Go on from the arrays of a state file, which are copied to the device."""
+        """Copy the arrays of a state file to the device, beside what they replace."""
 
-        def placed() -> tuple[Any, ...]:
-            described = self._described
-            owned = Owned(described, groups, progress.updates, self._device)
-            window = None
+        def placed() -> Owned:
+            described, rate = self._described, progress.learning_rate
+            owned = Owned(described, groups, self._device, progress.updates, rate)
             if self.accumulate > 1:
-                types, storage = described.window_types(), described.storage
-                window = Window(types, groups, progress.accumulated, self._device, storage)
-            # Last, as it may overwrite.
-            return owned, window, self._placed_rate(progress.learning_rate)
+                owned.open_window(groups, progress.accumulated)
+            return owned
 
         task = "a copy of the parameters and the optimizer's state"
-        self._owned, self._window, self._rate = self._on_device(task, placed)
-        self.steps, self._seed = progress.steps, progress.seed
-        self._learning_rate = progress.learning_rate
-
-    def _trained_dtypes(self) -> list[str]:
-        return [ty.dtype for ty in self._described.trained]
-
-    def _placed_rate(self, rate: float) -> tvm.runtime.Tensor:
-        """The learning rate on the device; the next one overwrites it."""
-        return self._staging.copy("learning rate", np.asarray(rate, "float64"))
-
-    def _arrays(self, group: str) -> Arrays:
-        """Copies of a group of what the step owns."""
-        with device_errors(self._device, f"a copy of {group}"):
-            return self._owned.arrays(group)
+        self._tensors = self._on_device(task, placed)
 
     def _on_device(self, task: str, work: Callable[[], _T]) -> _T:
         """The result of work that places arrays on the device, then perhaps computes there.
@@ -368,34 +283,31 @@ class ExportedStep(Synchronized):
             self._staging.clear()  # the next batch may be a smaller one
             raise
 
-    def _step(self, inputs: Any, targets: Any) -> Any:
-        """The results of the function of a step, or of a micro-batch."""
-        library, arguments = self._libraries.of(inputs, self._staging)
-        arguments += library.targets(targets, self._staging)
-        # A step takes the learning rate here, a micro-batch whether it opens its window.
-        arguments.append(self._rate if self._window is None else self._window.opens)
-        if library.seeded:
-            # The two halves of a word of 64 bits: no two calls of two seeds share one.
-            call_number = self.steps * self.accumulate + self.accumulated
-            seed_word = np.asarray(self._seed << 32 | call_number, "int64")
-            arguments.append(self._staging.copy("seed", seed_word))
-        if self._window is None:
-            return library.step(*arguments, *self._owned.everything())
-        owned = [*self._owned.of_model(), *self._window.everything()]
-        errors = device_errors(self._device, "a training step")
-        with dropped_on_failure(self._window, OutOfMemoryError), errors:
-            return library.step(*arguments, *owned)
+    def _step(self, inputs: Any, targets: Any) -> tuple[tvm.runtime.Tensor, NewResults]:
+        """The loss and the new tensors of a step, or of a micro-batch."""
+        library, batch = self._libraries.of(inputs, self._staging)
+        batch += library.targets(targets, self._staging)
+        seed = [self._staging.queue("seed", self._seed_word())] if library.seeded else []
 
-    def _end(self, window: Window) -> Any:
-        """The results of the function at the end of a window."""
+        def function(*arguments: Any) -> tuple[tvm.runtime.Tensor, NewResults]:
+            # Here, because a lack of memory is to be known from what happens later.
+            with device_errors(self._device, "a training step"):
+                loss, *new_tensors = library.step(*arguments)
+            return loss, dict(enumerate(new_tensors))
+
+        return self._called(function, batch, seed)
+
+    def _end(self, *arguments: Any) -> NewResults:
+        """The new tensors of the function at the end of a window."""
         end = self._libraries.end
         assert end is not None
-        return end(self._rate, *self._owned.replaced(), *window.everything())
+        new_tensors = self._on_device("a training step", lambda: end(*arguments))
+        return dict(enumerate(new_tensors))
 
     def _evaluate(self, inputs: Any) -> Arrays:
         """The outputs by name."""
         library, arguments = self._libraries.of(inputs, self._staging)
-        outputs = library.evaluate(*arguments, *self._owned.of_model())[0]
+        outputs = library.evaluate(*arguments, *self._tensors.of_model())[0]
         names = self.manifest["outputs"]
         if len(names) != len(outputs):
             raise FolderError(f"{MANIFEST} names {len(names)} of {len(outputs)} outputs")

@@ -1,7 +1,4 @@
-"""The tensors of an open window: the sums of the micro-batches that a step has seen so far.
-
-The counterpart of `graphgrad.train.window`.
-"""
+"""The tensors of an open window: the sums of the micro-batches that a step has seen so far."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import tvm
 
-from .arrays import Arrays, copy, to_arrays
+from .arrays import Arrays, copy, empty, to_arrays
 from .library import TensorType
 from .storage import Storage
 
@@ -68,6 +65,10 @@ class Window:
     storage : Storage, optional
         Says in which order accumulators are stored. Arrays that come in and go out are as the model
         has them.
+
+    Attributes
+    ----------
+    groups : dict of str to dict of str to tensor
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Window:
         self._storage = storage or Storage({})
         # On the device from the start, so that no micro-batch has to copy its flag there.
         self._flags = [copy(np.asarray(flag, "int64"), device) for flag in (1, 0)]
-        self._tensors = {
+        self.groups = {
             group: {
                 name: self._placed(group, ty, arrays[name] if arrays else None, device)
                 for name, ty in members.items()
@@ -90,6 +91,8 @@ class Window:
             for group, members in types.items()
             for arrays in [groups.get(group)]
         }
+        # The group and the name of each tensor, in the order in which a micro-batch returns them.
+        self._returned = [(members, name) for members in self.groups.values() for name in members]
 
     @property
     def opens(self) -> tvm.runtime.Tensor:
@@ -98,21 +101,23 @@ class Window:
 
     def everything(self) -> list[tvm.runtime.Tensor]:
         """The tensors in the order that a step takes them."""
-        return [tensor for members in self._tensors.values() for tensor in members.values()]
+        return [tensor for members in self.groups.values() for tensor in members.values()]
 
-    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Take what a micro-batch returned, and count it."""
-        new_tensors = iter(tensors)
-        for members in self._tensors.values():
-            for name in members:
-                members[name] = next(new_tensors)
+    def replace(self, tensors: Mapping[int, tvm.runtime.Tensor]) -> None:
+        """Take what a micro-batch returned, by its position in that order, and count it.
+
+        What is left out was overwritten where it is.
+        """
+        for position, tensor in tensors.items():
+            members, name = self._returned[position]
+            members[name] = tensor
         self.accumulated += 1
 
     def arrays(self) -> dict[str, Arrays]:
         """Copies of everything, by group and name."""
         return {
             group: self._storage.as_in_model(group, to_arrays(tensors))
-            for group, tensors in self._tensors.items()
+            for group, tensors in self.groups.items()
         }
 
     def _placed(
@@ -121,7 +126,7 @@ class Window:
         """A copy of an array on the device as it is stored; for None, memory that is not set."""
         if array is not None:
             return copy(self._storage.stored(group, ty.name, array), device)
-        return tvm.runtime.empty(self._storage.shape(group, ty.name, ty.shape), ty.dtype, device)
+        return empty(self._storage.shape(group, ty.name, ty.shape), ty.dtype, device)
 
 
 def _wide(dtype: str) -> str:

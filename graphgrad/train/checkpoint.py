@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..errors import ArgumentError, CheckpointError
 from ..runtime import state_file
-from ..runtime.errors import FactsError, StateError
-from ..runtime.progress import Progress, progress_in
+from ..runtime.errors import FactsError, InputError, StateError
 from ..runtime.state_file import Groups
 
 
@@ -28,7 +27,7 @@ def write(
     CheckpointError
         The file cannot be written; what stood there before is untouched.
     """
-    with _our_errors():
+    with our_errors():
         state_file.write(path, groups, facts)
 
 
@@ -40,59 +39,16 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     CheckpointError
         The file is missing, damaged, or no checkpoint of graphgrad.
     """
-    with _our_errors():
+    with our_errors():
         return state_file.read(path)
 
 
-def read_for(
-    path: str | os.PathLike[str],
-    current: Callable[[bool], Mapping[str, Mapping[str, np.ndarray]]],
-    method: str,
-    accumulate: int,
-    dtypes: Iterable[Any],
-) -> tuple[Groups, Progress]:
-    """Read a file that a step is to go on from.
-
-    Parameters
-    ----------
-    path : path
-    current : callable
-        Returns the arrays that the step holds, by group, with those of a window if asked to.
-    method : str
-        The step's optimizer in words.
-    accumulate : int
-        The micro-batches of its windows.
-    dtypes : iterable
-        Those of the parameters that train.
-
-    Returns
-    -------
-    groups : dict
-        Arrays of the groups, names, shapes and dtypes of `current`.
-    progress : Progress
-
-    Raises
-    ------
-    CheckpointError
-        The file is missing, damaged, or of another model or optimizer, or of an open window of
-        another size, or says what cannot be. Nothing is left to be refused once it is read.
-    """
-    groups, facts = read(path)
-    with _our_errors():
-        progress = progress_in(path, facts, method, accumulate, dtypes)
-        expected = current(progress.accumulated > 0)
-        # A group without arrays leaves no trace in the file.
-        groups = {group: groups.get(group, {}) for group in {**expected, **groups}}
-        state_file.check_match(path, groups, expected)
-    return groups, progress
-
-
 @contextlib.contextmanager
-def _our_errors() -> Iterator[None]:
+def our_errors() -> Iterator[None]:
     """While inside, errors of `runtime`, which imports nothing, become those of graphgrad."""
     try:
         yield
-    except FactsError as error:  # before `StateError`, of which it is a subclass
+    except (FactsError, InputError) as error:  # before `StateError`, of which the first is one
         raise ArgumentError(str(error)) from error
     except StateError as error:
         raise CheckpointError(str(error)) from error

@@ -33,7 +33,6 @@ from .inputs import bind_shapes
 from .optimizer import SGD, Optimizer
 from .recipe import Recipe, recipe
 from .shapes import Shaped
-from .state import TrainState
 
 InputShapes = Mapping[str, Sequence[int]]
 """Shapes by input name."""
@@ -98,10 +97,9 @@ def export_step(
     }
 
     def write_state(file: Path) -> None:
-        # On the host, because the target's device need not be in this machine. Files hold the
-        # model's order of axes, so the state needs none of the step's.
-        state = TrainState(model.params, model.state, step_recipe.wrt, optimizer.slots, tvm.cpu())
-        checkpoint.write(file, state.arrays(), {**initial_facts, "extra": {}})
+        # Without a device: the target's need not be in this machine.
+        groups = step_recipe.owned.started({**model.params, **model.state})
+        checkpoint.write(file, groups, {**initial_facts, "extra": {}})
 
     write_export(path, step_recipe, shape_sets, initial_facts, write_state if weights else None)
 

@@ -21,12 +21,14 @@ from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
+from ..runtime.owned import Description
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
 from .groups import by_parameter
 from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
 from .loss import LOSSES
 from .optimizer import Optimizer
+from .state import describe
 from .update import STEP, build_step
 
 WrtNames = str | Sequence[str] | None
@@ -98,6 +100,12 @@ class Recipe(Objective):
             f"{name}={value!r}" for name, value in fields.items() if name != "learning_rate"
         )
         return f"{type(self.optimizer).__name__}({settings})"
+
+    @property
+    def owned(self) -> Description:
+        """The types of what a step owns."""
+        params, state, orders = self.model.params, self.model.state, self.layout.storage
+        return describe(params, state, self.wrt, self.optimizer.slots, orders)
 
     @property
     def step_name(self) -> str:

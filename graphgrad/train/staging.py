@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..ir.arrays import empty, to_tensor
+from ..ir.arrays import to_tensor
 from ..lower.device import reported
+from ..runtime.arrays import copy, empty
 from .recent import Limit, Recent
 from .tensors import memory_of
 
@@ -50,7 +51,7 @@ class Staging:
             return to_tensor(array, into=buffer.tensor)
 
     def queue(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """As `copy`, but without waiting for a GPU to finish what was queued; see `overwrite`.
+        """As `copy`, but without waiting for a GPU to finish what was queued.
 
         Raises
         ------
@@ -60,7 +61,7 @@ class Staging:
             return self.copy(name, array)
         buffer = self._buffer(name, array)
         with reported(self.device, f"a copy of {name}", array.nbytes):
-            return overwrite(buffer.tensor, array)
+            return copy(array, self.device, into=buffer.tensor)
 
     def _buffer(self, name: str, array: np.ndarray) -> _Buffer:
         """The buffer for arrays of a name, shape and dtype, allocated when first asked for."""
@@ -77,12 +78,3 @@ class Staging:
     def clear(self) -> None:
         """Give the memory back."""
         self._held.clear()
-
-
-def overwrite(tensor: tvm.runtime.Tensor, array: np.ndarray) -> tvm.runtime.Tensor:
-    """Queue a copy of an array into a tensor behind the work of the device; do not wait for it."""
-    if tensor.device.type == "cpu":
-        return to_tensor(array, into=tensor)
-    # Through a tensor of TVM's own, in ordinary memory, which the driver has read when it returns.
-    # Memory that is locked for the driver, as a caller's array may be, it may read later.
-    return tvm.runtime.tensor(array).copyto(tensor)

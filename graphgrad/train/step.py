@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
-import tvm
 
-from ..errors import ArgumentError, OutOfMemoryError, only_served
+from ..errors import OutOfMemoryError, only_served
 from ..frontend.model import Model
+from ..lower.device import reported
+from ..runtime.progress import Progress
 from ..runtime.synchronized import one_at_a_time
-from ..runtime.window import dropped_on_failure
+from ..runtime.training_step import TrainingStep
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
 from .forward import LossChoice
@@ -22,9 +23,9 @@ from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
 from .recipe import Recipe, recipe
 from .state import TrainState
-from .step_functions import NewResults, StepFunctions
+from .step_functions import StepFunctions
 from .step_loss import ReadLoss, StepLoss
-from .tensors import Arrays, as_arrays, read
+from .tensors import Arrays, as_arrays
 
 
 def train_step(
@@ -94,7 +95,7 @@ def train_step(
     return TrainStep(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
 
 
-class TrainStep(ModelOnDevice):
+class TrainStep(ModelOnDevice, TrainingStep):
     """A compiled training step and everything it changes; made by `train_step`.
 
     A step whose loss, gradients or new statistics are not finite changes nothing, bit for bit. For
@@ -127,6 +128,9 @@ class TrainStep(ModelOnDevice):
         How many combinations of input shapes stay compiled; may be set at any time.
     """
 
+    _lacks_memory = OutOfMemoryError
+    _tensors: TrainState
+
     how_to_keep = (
         "save its state with step.save(path), or all of it with step.export(path), and load that "
         "where it is needed"
@@ -149,15 +153,9 @@ class TrainStep(ModelOnDevice):
         )
         super().__init__(self._recipe)
         self._seed = self._recipe.seed
-        self._tensors = TrainState(
-            model.params,
-            model.state,
-            self._recipe.wrt,
-            optimizer.slots,
-            self._device,
-            self.accumulate > 1,
-            self._recipe.layout.storage,
-        )
+        self._described = self._recipe.owned
+        arrays = {**model.params, **model.state}
+        self._tensors = TrainState(self._described, arrays, self._device, self.accumulate > 1)
         self._functions = self._new_functions()
         self._learning_rate = 0.0
         self.learning_rate = optimizer.learning_rate
@@ -177,12 +175,6 @@ class TrainStep(ModelOnDevice):
         self._learning_rate = float(rate)
 
     @property
-    @one_at_a_time
-    def skipped(self) -> int:
-        """How many of `steps` changed nothing, because something was not finite."""
-        return self.steps - int(read(self._tensors.updates))
-
-    @property
     def recipe(self) -> Recipe:
         """What the step was made of: its checked arguments."""
         return self._recipe
@@ -191,35 +183,6 @@ class TrainStep(ModelOnDevice):
     def accumulate(self) -> int:
         """How many micro-batches make a step."""
         return self._recipe.accumulate
-
-    @property
-    def accumulated(self) -> int:
-        """How many micro-batches the open window has; 0 between two steps."""
-        return self._tensors.accumulated
-
-    @one_at_a_time
-    def discard(self) -> None:
-        """Drop the micro-batches of the open window, as if they had never been."""
-        if self._tensors.window is not None:
-            self._tensors.window.accumulated = 0
-
-    @property
-    @one_at_a_time
-    def params(self) -> Arrays:
-        """Copies of all parameters, by name."""
-        return self._tensors.arrays_of("params")
-
-    @property
-    @one_at_a_time
-    def state(self) -> Arrays:
-        """Copies of the running statistics, by name."""
-        return self._tensors.arrays_of("state")
-
-    @property
-    @one_at_a_time
-    def optimizer_state(self) -> dict[str, Arrays]:
-        """Copies of the optimizer's buffers, by kind (such as ``momentum``) and parameter."""
-        return {slot: self._tensors.arrays_of(slot) for slot in self._tensors.slots}
 
     @one_at_a_time
     def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss | ReadLoss:
@@ -260,30 +223,18 @@ class TrainStep(ModelOnDevice):
         """
         call_inputs = self._call_inputs(inputs)
         forward = self._forward(call_inputs)
-        window = self._tensors.window
-        # A step takes the learning rate here, a micro-batch whether it opens its window.
-        scalar = self._tensors.rate if window is None else window.opens
-        arguments = [*call_inputs.tensors.values(), *self._targets(targets, forward), scalar]
+        batch = [*call_inputs.tensors.values(), *self._targets(targets, forward)]
         self._tensors.check_overlap(call_inputs.lent)
-        if forward.seeded:
-            # The two halves of a word of 64 bits: no two calls of two seeds share one.
-            call_number = self.steps * self.accumulate + self.accumulated
-            seed_word = np.array(self._seed << 32 | call_number)
-            arguments.append(self._staging.queue("the seed", seed_word))
+        seed = [self._staging.queue("the seed", self._seed_word())] if forward.seeded else []
         function = self._functions.step(call_inputs.shapes, forward, self._compile_updating)
-        if window is None:
-            loss, new_results = function(*arguments, *self._tensors.everything())
-            return self._replaced(loss, new_results)
         # Compiled before anything is added: if that fails, the window stays as it was.
-        end = self._functions.end_of_window(self._compile_updating)
-        with dropped_on_failure(window, OutOfMemoryError):
-            loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
-            window.replace(sums)
-        if window.accumulated < self.accumulate:
-            return self._settled(StepLoss(loss, applied=False))
-        window.accumulated = 0  # also if the end fails
-        new_results = end(self._tensors.rate, *self._tensors.replaced(), *window.everything())
-        return self._replaced(loss, new_results)
+        end = self._functions.end_of_window(self._compile_updating) if self.accumulate > 1 else None
+        before = self._tensors.updates
+        loss, is_over = self._advance(lambda: self._called(function, batch, seed), end)
+        counts = (before, self._tensors.updates) if is_over else None
+        step_loss = StepLoss(loss, counts, applied=is_over)
+        # Already read where the host computed it: there is nothing to wait for.
+        return step_loss.settle() if self._device.type == "cpu" else step_loss
 
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:
@@ -297,17 +248,6 @@ class TrainStep(ModelOnDevice):
     def _new_functions(self) -> StepFunctions:
         """The functions of the step, of which none is compiled yet."""
         return StepFunctions(self._recipe, self._limit)
-
-    def _replaced(self, loss: tvm.runtime.Tensor, new_results: NewResults) -> StepLoss | ReadLoss:
-        """Take what a step returned, and return its loss."""
-        before = self._tensors.updates
-        self._tensors.replace(new_results)
-        self.steps += 1
-        return self._settled(StepLoss(loss, (before, self._tensors.updates)))
-
-    def _settled(self, loss: StepLoss) -> StepLoss | ReadLoss:
-        """The loss, already read where the host computed it: there is nothing to wait for."""
-        return loss.settle() if self._device.type == "cpu" else loss
 
     @one_at_a_time
     def check(self, inputs: Inputs, targets: Any = None) -> None:
@@ -356,10 +296,8 @@ class TrainStep(ModelOnDevice):
         CheckpointError
             The file cannot be written; what stood there before is untouched.
         """
-        if extra is not None and not isinstance(extra, Mapping):
-            raise ArgumentError(f"extra is a {type(extra).__name__}; give a dict of facts by name")
-        facts = {**self._facts(), "extra": dict(extra or {})}
-        checkpoint.write(path, self._tensors.arrays(self.accumulated > 0), facts)
+        with checkpoint.our_errors():
+            self._save_state(path, extra)
 
     @one_at_a_time
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -376,14 +314,8 @@ class TrainStep(ModelOnDevice):
             The file is missing, damaged, or of another model or optimizer, or of an open window and
             another `accumulate`; nothing has changed.
         """
-        tensors = self._tensors
-        groups, progress = checkpoint.read_for(
-            path, tensors.arrays, self._recipe.method, self.accumulate, tensors.trained_dtypes
-        )
-        tensors.restore(groups, progress.updates, progress.accumulated)  # first: it may fail
-        self.learning_rate = progress.learning_rate
-        self.steps, self._seed = progress.steps, progress.seed
-        return progress.extra
+        with checkpoint.our_errors():
+            return self._load_state(path)
 
     @one_at_a_time
     def export(
@@ -422,14 +354,14 @@ class TrainStep(ModelOnDevice):
         shape_sets = chosen_shapes(self._recipe.input_types, shapes, self._functions.shapes)
         write_export(path, self._recipe, shape_sets, self._facts(), self.save if weights else None)
 
-    def _facts(self) -> dict[str, Any]:
-        """The facts of a checkpoint: where training stands, and what decides its next steps."""
-        window = {"accumulate": self.accumulate, "accumulated": self.accumulated}
-        return {
-            "optimizer": self._recipe.method,
-            "learning_rate": self._learning_rate,
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "seed": self._seed,
-            **(window if self.accumulated else {}),
-        }
+    @property
+    def _method(self) -> str:
+        return self._recipe.method
+
+    def _reading(self, what: str) -> AbstractContextManager[None]:
+        return reported(self._device, "a step")
+
+    def _restore(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
+        """Overwrite the tensors where they are: two of each may be more than the device holds."""
+        self._tensors.restore(groups, progress.updates, progress.accumulated)
+        self.learning_rate = progress.learning_rate

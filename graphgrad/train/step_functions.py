@@ -7,15 +7,12 @@ from typing import Any, TypeAlias
 
 import tvm
 
+from ..runtime.training_step import NewResults
 from .accumulate import END_OF_WINDOW
 from .forward import FORWARD, Forward
 from .on_device import Shapes
 from .recent import Limit, Recent
 from .recipe import Recipe
-
-NewResults: TypeAlias = dict[int, tvm.runtime.Tensor]
-"""What a function returns, by position, without the arguments that it has overwritten."""
-
 
 Compile: TypeAlias = Callable[[tvm.IRModule, str, str], Callable[..., Any]]
 """Compiles a function, given the module, its name there, and what errors of the device call its
@@ -84,5 +81,4 @@ def _split(results: NewResults) -> tuple[Any, NewResults]:
 
     The loss is never dropped from the results: it takes the place of no argument.
     """
-    loss = results.pop(0)
-    return loss, {position - 1: tensor for position, tensor in results.items()}
+    return results[0], {position - 1: tensor for position, tensor in results.items() if position}

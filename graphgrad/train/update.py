@@ -59,7 +59,7 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
     # This order, and that of what `emit` returns, is the format of exports. Who keeps to it:
-    # `TrainState.everything`, `Window.everything`, `TrainStep.__call__`, and all of `runtime`.
+    # `Owned.everything`, `Window.everything` and `TrainingStep`, all of `runtime`.
     owned = [update.updates, *forward.params, *forward.state, *update.buffers]
     inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
     written = derivative.write(STEP, inputs, body)

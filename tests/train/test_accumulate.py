@@ -81,7 +81,7 @@ def places(step):
     """Return where all tensors are that a step overwrites."""
     tensors = step._tensors
     owned = [tensors.params, tensors.state, *tensors.slots.values()]
-    owned += tensors.window._groups.values()
+    owned += tensors.window.groups.values()
     return [tensor.data_ptr() for members in owned for tensor in members.values()]
 
 
@@ -371,7 +371,7 @@ def test_half_precision_adds_up_in_float32(dtype):
     )
     for value in (2048, *[1] * 8):
         step(np.full(1, value, kind), np.full(1, -1.0))
-    accumulator = step._tensors.window._groups["accumulators"]["w"]
+    accumulator = step._tensors.window.groups["accumulators"]["w"]
     assert str(accumulator.dtype) == "float32" and accumulator.numpy() == 2056
     assert step.params["w"] == np.full(1, -2056 / 9).astype(kind)
 

@@ -12,7 +12,8 @@ import graphgrad as gg
 from graphgrad.errors import ArgumentError, CheckpointError
 from graphgrad.runtime import ExportedStep, StateError, state_file
 from graphgrad.runtime.files import replace_file
-from graphgrad.train.checkpoint import read, read_for, write
+from graphgrad.runtime.progress import read_for
+from graphgrad.train.checkpoint import read, write
 from tests.frontend.graphs import random
 from tests.train.nets import perceptron
 
@@ -153,9 +154,9 @@ def test_mismatch(tmp_path, change, message):
     taken, progress = read_for(tmp_path / "same", lambda _: GROUPS, "SGD()", 1, ["float32"])
     assert_same(taken)
     assert (progress.accumulated, progress.updates, progress.extra) == (0, 2, {})
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(StateError, match=message):
         read_for(tmp_path / "changed", lambda _: GROUPS, "SGD()", 1, ["float32"])
-    with pytest.raises(CheckpointError, match=r"saved by SGD\(\), this step uses Adam\(\)"):
+    with pytest.raises(StateError, match=r"saved by SGD\(\), this step uses Adam\(\)"):
         read_for(tmp_path / "same", lambda _: GROUPS, "Adam()", 1, ["float32"])
 
 

@@ -4,7 +4,7 @@ import tvm
 
 from graphgrad.errors import AliasError
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.train.state import TrainState
+from graphgrad.train.state import TrainState, describe
 from tests.ir.test_arrays import aligned
 
 PARAMS = {"w": np.arange(64, dtype="float32"), "frozen": np.ones(16, "float32")}
@@ -13,7 +13,8 @@ STATISTICS = {"mean": np.full(32, 2.0)}
 
 @pytest.fixture
 def state():
-    return TrainState(PARAMS, STATISTICS, ["w"], {"momentum": 0.0}, tvm.cpu())
+    described = describe(PARAMS, STATISTICS, ["w"], {"momentum": 0.0})
+    return TrainState(described, {**PARAMS, **STATISTICS}, tvm.cpu())
 
 
 def test_groups(state):

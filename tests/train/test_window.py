@@ -10,7 +10,7 @@ from graphgrad.errors import AliasError
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.registry import unregister
 from graphgrad.runtime import ExportedStep
-from graphgrad.train.window import Window
+from graphgrad.train.state import TrainState, describe
 from tests.frontend.graphs import random
 from tests.train.nets import held, module
 
@@ -20,12 +20,21 @@ PARAMS = {
     "brain": np.ones(2, ml_dtypes.bfloat16),
     "frozen": np.ones(5),
 }
+FIRST = {"window": 0, "window_state": 2, "accumulators": 4}
+"""The position of the first tensor of each group of a window."""
+
 STATISTICS = {"mean": np.full(4, 2.0), "count": np.array(3)}
 
 
 @pytest.fixture
-def window():
-    return Window(PARAMS, STATISTICS, ["w", "half", "brain"], tvm.cpu())
+def state():
+    described = describe(PARAMS, STATISTICS, ["w", "half", "brain"], {})
+    return TrainState(described, {**PARAMS, **STATISTICS}, tvm.cpu(), accumulates=True)
+
+
+@pytest.fixture
+def window(state):
+    return state.window
 
 
 def test_what_it_holds(window):
@@ -57,24 +66,27 @@ def test_replace_takes_the_order_of_everything(window):
     assert all(a.same_as(b) for a, b in zip(window.everything(), fresh, strict=True))
 
 
-def test_restore_copies(window):
-    groups = window.arrays()
+def test_restore_copies(state):
+    groups = state.arrays(with_window=True)
     groups["accumulators"]["w"][...] = 5
-    window.restore(groups, 2)
+    state.restore(groups, 0, 2)
     groups["accumulators"]["w"][...] = 6
-    np.testing.assert_array_equal(window.arrays()["accumulators"]["w"], 5)
-    assert window.accumulated == 2
-    window.restore({}, 0)
-    assert window.accumulated == 0
+    np.testing.assert_array_equal(state.window.arrays()["accumulators"]["w"], 5)
+    assert state.accumulated == 2
+    state.restore(state.arrays(), 0)
+    assert state.accumulated == 0
 
 
 @pytest.mark.parametrize("group, name", [
     ("accumulators", "half"), ("window_state", "mean"), ("window", "loss"),
 ])  # fmt: skip
-def test_what_may_not_be_shared(window, group, name):
-    with pytest.raises(AliasError, match=f"'x' shares memory with the {group} of '{name}'"):
-        window.check_overlap({"x": window._groups[group][name]})
-    window.check_overlap({"x": to_tensor(np.zeros(9))})
+def test_what_may_not_be_shared(state, group, name):
+    state.check_overlap({"x": to_tensor(np.zeros(9))})
+    moved = to_tensor(state.window.arrays()[group][name])
+    state.add({[*state.window.arrays()[group]].index(name) + FIRST[group]: moved})
+    for tensor in (moved, state.window.groups[group][name]):
+        with pytest.raises(AliasError, match=f"'x' shares memory with the {group} of '{name}'"):
+            state.check_overlap({"x": tensor})
 
 
 PACKED = "tests.train.fails_on_request"
