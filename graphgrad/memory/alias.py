@@ -22,7 +22,7 @@ from tvm import relax, tirx
 
 from ..ir.visits import visit_nodes
 from .call_effects import record_call
-from .regions import Leaf, Regions, Source, Tree, leaves
+from .regions import OUTSIDE, Leaf, Regions, Source, Tree, leaves
 
 
 class Use(NamedTuple):
@@ -207,6 +207,10 @@ class Aliases:
         if self._written is None:
             self._written = {self.region(use.leaf) for use in self.uses if use.writes}
         return region in self._written
+
+    def escaping(self) -> set[int]:
+        """The classes of the memory that may still be used when the function has returned."""
+        return {OUTSIDE, *self.returned()}
 
     def returned(self) -> set[int]:
         """The classes of the memory that the function returns."""

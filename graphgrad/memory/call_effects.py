@@ -46,6 +46,7 @@ _READ_ONLY_OPS = (
     "relax.memory.kill_storage",
     "relax.memory.kill_tensor",
     "relax.print",
+    "relax.vm.kill_object",
 )
 """Ops that are not pure in TVM's sense but write to no memory."""
 

@@ -18,7 +18,7 @@ from ..ir.rewrite import leave_dataflow, map_functions, rebuilt, replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
-from .regions import OUTSIDE, leaves
+from .regions import leaves
 
 _COPY = "copy_of_constant"
 
@@ -79,7 +79,7 @@ class _Ownership:
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, aliases: Aliases):
         self.mod, self.func, self.aliases = mod, func, aliases
-        self.exposed = {OUTSIDE, *aliases.returned()}
+        self.escaping = aliases.escaping()
 
     def bind_exposed_reshapes(self) -> relax.Function:
         """The function with exposed reshapes bound so that they do not become views."""
@@ -130,7 +130,7 @@ class _Ownership:
     def _is_exposed(self, leaf: Any) -> bool:
         """Whether the memory of a leaf is exposed."""
         region = self.aliases.region(leaf)
-        return region in self.exposed or self.aliases.is_written(region)
+        return region in self.escaping or self.aliases.is_written(region)
 
     def _is_exposed_view(self, binding: Any) -> bool:
         """Whether a binding is a reshape of what is written to, or is itself exposed."""
