@@ -17,7 +17,7 @@ from tvm import relax, s_tir, tirx
 
 from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import map_functions, replace_body
+from ..ir.rewrite import begin_with, map_bindings, map_functions, replace_body
 
 PAGE = 4096
 """The pool of the virtual machine rounds each allocation up to a multiple of this many bytes."""
@@ -89,15 +89,10 @@ def _move_allocations_first(func: relax.Function) -> relax.Function:
     if not allocations:
         return func
     # The sizes are constants, so that no moved allocation depends on another binding.
-    moved_vars = {binding.var for binding in allocations}
-    remaining_blocks = [
-        relax.BindingBlock([b for b in block.bindings if b.var not in moved_vars], block.span)
-        for block in func.body.blocks
-    ]
-    body = relax.SeqExpr(
-        [relax.BindingBlock(allocations), *remaining_blocks], func.body.body, func.body.span
-    )
-    return replace_body(func, body)
+    moved = {binding.var for binding in allocations}
+    remaining = map_bindings(func.body.blocks, lambda b: [] if b.var in moved else [b])
+    body = relax.SeqExpr(remaining, func.body.body, func.body.span)
+    return begin_with(replace_body(func, body), allocations)
 
 
 def static_allocations(func: relax.Function, op: str) -> list[Any]:

@@ -51,6 +51,11 @@ _READ_ONLY_OPS = (
 """Ops that are not pure in TVM's sense but write to no memory."""
 
 
+def only_reads(operator: tvm.ir.Op) -> bool:
+    """Whether an op that calls nothing writes to no memory."""
+    return bool(operator.get_attr("FPurity")) or str(operator.name) in _READ_ONLY_OPS
+
+
 def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     """Take a call into the analysis of a function; the memory of its result.
 
@@ -84,7 +89,7 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
         result = aliases.regions.fresh(call.ty, ("call", var))
         aliases.regions.unify(result, trees[0])
         return result
-    if operator.get_attr("FPurity") or name in _READ_ONLY_OPS:
+    if only_reads(operator):
         return aliases.regions.fresh(call.ty, ("call", var))
     return _record_opaque_call(aliases, call, call.args, var, writes=True)
 

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 
 from ..errors import ArgumentError
 from ..ir.calls import result_types
-from ..ir.kernel_calls import drop_unused_kernels
+from ..ir.kernel_calls import drop_unused_kernels, is_kernel_call
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import visit_nodes
@@ -212,11 +212,7 @@ class _Donation:
 
     def _kernel(self, value: Any) -> tirx.PrimFunc | None:
         """The kernel that a value calls by `call_tir`, without symbolic arguments; else None."""
-        if not isinstance(value, tvm.ir.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
-            return None
-        if len(value.args) != 2 or not isinstance(value.args[1], relax.Tuple):
-            return None
-        return self.mod[value.args[0]]
+        return self.mod[value.args[0]] if is_kernel_call(value) else None
 
     def _rewrite(self, accepted: dict[Any, dict[int, int]], granted: list[list[int]]) -> Any:
         """The module with calls that write over arguments.
