@@ -250,8 +250,7 @@ def _function(aliases: Aliases, call: Any, name: Any, arguments: list[Any], var:
     for inner, outer in zip([*summary.params, summary.result], [*trees, result], strict=True):
         _translate(aliases, summary, inner, outer, node_of_region)
     for argument, tree, inner in zip(arguments, trees, summary.params, strict=True):
-        regions = {summary.region(leaf) for leaf in leaves(inner)}
-        writes = any(summary.is_written(region) for region in regions)
+        writes = any(summary.is_written(region) for region in summary.regions_of(inner))
         aliases.use(argument, tree, var, writes)
     if summary.is_written(OUTSIDE):
         aliases.use(call, Leaf(OUTSIDE, ("outside",)), var, writes=True)

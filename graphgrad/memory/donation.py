@@ -125,16 +125,14 @@ class _Donation:
         outputs: set[Any] = set()
         sites = self._sites(var, result, outputs)
         shared = {self.aliases.region(donated), self.aliases.region(result)}
-        returned = [leaf for leaf in leaves(self.aliases.result) if self._is_in(leaf, shared)]
+        returned = [
+            leaf for leaf in leaves(self.aliases.result) if self.aliases.region(leaf) in shared
+        ]
         # Memory in OUTSIDE may be read by others at any time; memory that is returned twice would
         # make a second output the overwritten parameter.
         if not sites or OUTSIDE in shared or len(returned) > 1:
             return []
         return sites if all(self._is_last_use(site, donated, outputs) for site in sites) else []
-
-    def _is_in(self, leaf: Leaf, regions: set[int]) -> bool:
-        """Whether the memory of a leaf is in one of some classes."""
-        return self.aliases.region(leaf) in regions
 
     def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:
         """The calls that compute a result; None if one of them cannot do so over the parameter.

@@ -22,7 +22,6 @@ from ..ir.rewrite import leave_dataflow, map_functions, rebuilt, replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
-from .regions import leaves
 
 _COPY = "copy_of_constant"
 
@@ -106,7 +105,9 @@ class _Ownership:
     def copy_exposed_constants(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
         """The module with the function changed to copy the constants that it exposes."""
         exposed = [
-            constant for constant in self.aliases.constants if self._is_exposed(constant.leaf)
+            constant
+            for constant in self.aliases.constants
+            if self._is_exposed(self.aliases.region(constant.leaf))
         ]
         if not exposed:
             return mod
@@ -145,9 +146,8 @@ class _Ownership:
         builder.update_func(name, replace_body(self.func, body))
         return builder.get()
 
-    def _is_exposed(self, leaf: Any) -> bool:
-        """Whether the memory of a leaf is exposed."""
-        region = self.aliases.region(leaf)
+    def _is_exposed(self, region: int) -> bool:
+        """Whether a class of memory is exposed."""
         return region in self.escaping or self.aliases.is_written(region)
 
     def _is_exposed_view(self, binding: Any) -> bool:
@@ -157,9 +157,9 @@ class _Ownership:
             return False
         values = self.aliases.values
         arguments = [values.get(argument) for argument in binding.value.args[1].fields]
-        regions = [self.aliases.region(leaf) for leaf in leaves(arguments)]
-        return any(self._is_exposed(leaf) for leaf in leaves(values[binding.var])) or any(
-            self.aliases.is_written(region) for region in regions
+        result = self.aliases.regions_of(values[binding.var])
+        return any(map(self._is_exposed, result)) or any(
+            map(self.aliases.is_written, self.aliases.regions_of(arguments))
         )
 
 
