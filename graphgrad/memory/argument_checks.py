@@ -11,18 +11,23 @@ which TVM's own checks leave out: LLVM relies on it, and code for a misaligned t
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
+from ..ir.calls import calls_op
+from ..ir.kernel_structure import static
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import map_functions, map_kernels, replace_body
+from ..ir.rewrite import begin_with, map_functions, map_kernels
 from ..ir.visits import nodes_in, visit_nodes
+from .alias import Aliases, Module
+from .kernel_arguments import KernelCall, alignments, kernel_calls
+from .regions import Source, Tree
 
 CHECKED = "graphgrad.arguments_checked"
 """Attribute of a kernel whose callers guarantee that its arguments are what it was compiled for."""
@@ -43,33 +48,6 @@ _DEVICE_TYPE_CPU = 1
 
 _HANDLE = tirx.tvm_stack_alloca("tvm_ffi_any", 1).ty
 """The type of pointers to anything."""
-
-_ALLOCATION = tvm.ir.Op.get("relax.builtin.alloc_tensor")
-_RESHAPE = tvm.ir.Op.get("relax.reshape")
-
-_OWN_MEMORY = "own"
-"""The origin of a tensor that the virtual machine has allocated."""
-
-
-@dataclass
-class _Calls:
-    """The calls of kernels in a function, and the origins of their arguments.
-
-    Attributes
-    ----------
-    made : dict
-        From a kernel's name to the arguments of each call that is in no branch.
-    in_branches : dict
-        The same of calls in branches.
-    origins : dict
-        From a variable to where its tensor comes from: `_OWN_MEMORY`; the parameter, the member of
-        one, or the constant that it is, or is a view of; None if that is not known. Of a tuple, a
-        list of these.
-    """
-
-    made: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
-    in_branches: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
-    origins: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,17 +91,19 @@ def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
     Kernels with symbolic shapes keep their checks, because these bind the symbols. Of tensors from
     outside that only such kernels read, the alignment alone is checked.
     """
-    functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
-    calls = {variable: _calls(function) for variable, function in functions.items()}
-    unchecked = _find_kernels_without_checks(mod, list(calls.values()))
+    analyzed = Module(mod.functions, views=True)
+    functions = {
+        variable: _Function(analyzed.function(variable), function)
+        for variable, function in mod.functions.items()
+        if isinstance(function, relax.Function)
+    }
+    unchecked = _find_kernels_without_checks(mod, functions.values())
 
     def marked(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         return kernel.with_attr(CHECKED, True) if variable.name_hint in unchecked else kernel
 
     def checked(variable: Any, function: relax.Function) -> relax.Function:
-        alignments = _alignments(mod, calls[variable])
-        dense = _outside(calls[variable], unchecked)
-        checks = [_Check(tensor, tensor in dense, alignments[tensor]) for tensor in alignments]
+        checks = functions[variable].checks(unchecked)
         return _add_checks(builder, variable, function, checks) if checks else function
 
     changed = map_kernels(mod, marked)
@@ -139,57 +119,82 @@ def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
     return map_kernels(mod, lambda v, func: skipping[v] if v in checked_kernels else func)
 
 
-def _calls(function: relax.Function) -> _Calls:
-    calls = _Calls(origins={param: _members(param) for param in function.params})
-    _collect(function.body, calls, calls.made)
-    return calls
+class _Function:
+    """The calls of kernels in a function, and the tensors that they get from outside of it.
+
+    Attributes
+    ----------
+    calls : list of KernelCall
+    outside : dict
+        From the source of a tensor from outside to that tensor.
+    """
+
+    def __init__(self, aliases: Aliases, function: relax.Function):
+        self.calls = kernel_calls(aliases, function)
+        self.outside = {constant.leaf.source: constant.value for constant in aliases.constants}
+        for param, tree in zip(function.params, aliases.params, strict=True):
+            self.outside.update(_tensors(param, tree))
+        self._allocated = {
+            ("call", var)
+            for var, call in aliases.calls.items()
+            if calls_op(call, "relax.builtin.alloc_tensor")
+        }
+
+    def fits(self, call: KernelCall) -> bool:
+        """Whether all arguments of a call are known tensors of the right types."""
+        params = call.kernel.params
+        return len(call.arguments) == len(params) and all(
+            _is_plain(param)
+            and _is_static(argument.ty)
+            and _shape(argument.ty) == _shape(param.ty)
+            and str(argument.ty.dtype) == str(param.ty.dtype)
+            and self._is_known(origins)
+            for param, argument, origins in zip(params, call.arguments, call.origins, strict=True)
+        )
+
+    def _is_known(self, origins: Sequence[Source]) -> bool:
+        """Whether a tensor's layout is known: it is allocated, or checked at the start."""
+        # A kernel of a choice checks what is chosen: the other may well be unfit.
+        (origin, *others) = origins
+        tensor = self.outside.get(origin)
+        is_known = origin in self._allocated if tensor is None else _is_static(tensor.ty)
+        return is_known and not others
+
+    def checks(self, unchecked: set[str]) -> list[_Check]:
+        """The checks of the tensors from outside that kernels get.
+
+        Parameters
+        ----------
+        unchecked : set of str
+            The kernels that check nothing themselves.
+        """
+        dense = {
+            self.outside.get(origin)
+            for call in self.calls
+            if call.name in unchecked
+            for origins in call.origins
+            for origin in origins
+        }
+        alignment_of: dict[Any, int] = {}
+        for origin, alignment in alignments(self.calls).items():
+            if origin in self.outside:
+                tensor = self.outside[origin]
+                alignment_of[tensor] = max(alignment_of.get(tensor, 1), alignment)
+        return [
+            _Check(tensor, tensor in dense, alignment) for tensor, alignment in alignment_of.items()
+        ]
 
 
-def _members(param: Any) -> Any:
-    """The origin of a parameter, as in `_Calls.origins`."""
-    if isinstance(param.ty, relax.TensorType):
-        return param
-    if not isinstance(param.ty, relax.TupleType):
-        return None
-    fields = range(len(param.ty.fields))
-    return [_members(relax.TupleGetItem(param, index)) for index in fields]
+def _tensors(value: Any, tree: Tree) -> Iterator[tuple[Source, Any]]:
+    """Yield the source of each tensor of a parameter, and the tensor: it, or a member of it."""
+    if isinstance(tree, list):
+        for index, member in enumerate(tree):
+            yield from _tensors(relax.TupleGetItem(value, index), member)
+    elif isinstance(value.ty, relax.TensorType):
+        yield tree.source, value
 
 
-def _collect(
-    body: relax.SeqExpr, calls: _Calls, calls_by_kernel: dict[str, list[list[Any]]]
-) -> None:
-    for block in body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.If):
-                # What an If is bound to gets no origin: it may come from either branch.
-                for branch in (value.true_branch, value.false_branch):
-                    _collect(branch, calls, calls.in_branches)
-            elif isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                calls_by_kernel[value.op.name_hint].append(list(value.args))
-            else:
-                calls.origins[binding.var] = _origin(value, calls.origins)
-
-
-def _origin(value: Any, origins: dict[Any, Any]) -> Any:
-    """The origin of a value, as in `_Calls.origins`; None if it is not known."""
-    if isinstance(value, tvm.ir.Var):
-        return origins.get(value)
-    if isinstance(value, tvm.ir.GenericConst):
-        return value
-    if isinstance(value, relax.Tuple):
-        return [_origin(item, origins) for item in value.fields]
-    if isinstance(value, relax.TupleGetItem):
-        items = _origin(value.tuple_value, origins)
-        return items[value.index] if isinstance(items, list) else None
-    if isinstance(value, tvm.ir.Call) and value.op == _ALLOCATION:
-        return _OWN_MEMORY
-    if isinstance(value, tvm.ir.Call) and value.op == _RESHAPE:
-        return _origin(value.args[0], origins)  # a view of all of it
-    return None
-
-
-def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
+def _find_kernels_without_checks(mod: tvm.IRModule, functions: Iterable[_Function]) -> set[str]:
     """The kernels all of whose arguments, in all calls, are known tensors of the right types."""
     mentions: Counter[str] = Counter()
 
@@ -198,20 +203,19 @@ def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[
 
     for func in mod.functions.values():
         visit_nodes(func, tvm.ir.GlobalVar, visit)
+    fitting = Counter(
+        call.name
+        for function in functions
+        for call in function.calls
+        if not call.is_in_branch and function.fits(call)
+    )
+    # A kernel that is also called in a branch, or mentioned other than by a call, keeps its checks.
     return {
         variable.name_hint
         for variable, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc)
         and _is_internal(func)
-        # A kernel that is also called in a branch, or mentioned other than by a call, keeps its
-        # checks.
-        and mentions[variable.name_hint]
-        == sum(len(function_calls.made[variable.name_hint]) for function_calls in calls)
-        and all(
-            _fits(func, arguments, function_calls.origins)
-            for function_calls in calls
-            for arguments in function_calls.made[variable.name_hint]
-        )
+        and mentions[variable.name_hint] == fitting[variable.name_hint]
     }
 
 
@@ -224,39 +228,13 @@ def _is_internal(func: tirx.PrimFunc) -> bool:
     return not asserted
 
 
-def _fits(func: tirx.PrimFunc, arguments: list[Any], origins: dict[Any, Any]) -> bool:
-    return len(arguments) == len(func.params) and all(
-        _is_plain(param)
-        and _is_static(argument.ty)
-        and _shape(argument.ty) == _shape(param.ty)
-        and str(argument.ty.dtype) == str(param.ty.dtype)
-        and _is_known(_origin(argument, origins))
-        for param, argument in zip(func.params, arguments, strict=True)
-    )
-
-
-def _is_known(origin: Any) -> bool:
-    """Whether a tensor's layout is known: it is allocated, or checked at the function's start."""
-    return origin is _OWN_MEMORY or (_is_tensor(origin) and _is_static(origin.ty))
-
-
-def _is_tensor(origin: Any) -> bool:
-    """Whether something is a tensor from outside."""
-    return origin is not None and origin is not _OWN_MEMORY and not isinstance(origin, list)
-
-
 def _is_plain(param: Any) -> bool:
     """Whether a parameter is a buffer of static shape, without gaps and from its start."""
-    return is_whole_buffer(param) and all(isinstance(n, tirx.IntImm) for n in param.ty.shape)
-
-
-def is_whole_buffer(param: Any) -> bool:
-    """Whether a parameter of a kernel is a buffer without gaps, from its start."""
     return (
         tirx.is_buffer_var(param)
         and not len(param.ty.strides)
-        and isinstance(param.ty.elem_offset, tirx.IntImm)
-        and int(param.ty.elem_offset) == 0
+        and static(param.ty.elem_offset) == 0
+        and all(isinstance(n, tirx.IntImm) for n in param.ty.shape)
     )
 
 
@@ -272,39 +250,6 @@ def _shape(ty: Any) -> list[int]:
     return [int(extent) for extent in ty.shape]
 
 
-def _outside(calls: _Calls, unchecked: set[str]) -> set[Any]:
-    """The tensors from outside that are arguments of kernels without checks."""
-    tensors: set[Any] = set()
-    for kernel, argument_lists in calls.made.items():
-        if kernel in unchecked:
-            origins = (
-                _origin(argument, calls.origins) for call in argument_lists for argument in call
-            )
-            tensors.update(filter(_is_tensor, origins))
-    return tensors
-
-
-def _alignments(mod: tvm.IRModule, calls: _Calls) -> dict[Any, int]:
-    """The alignment, in bytes, that kernels rely on, of tensors from outside."""
-    kernels = {variable.name_hint: func for variable, func in mod.functions.items()}
-    alignments: dict[Any, int] = {}
-    for name, arguments in [*_flatten_calls(calls.made), *_flatten_calls(calls.in_branches)]:
-        if not isinstance(kernels[name], tirx.PrimFunc):
-            continue
-        for param, argument in zip(kernels[name].params, arguments, strict=True):
-            origin = _origin(argument, calls.origins)
-            if tirx.is_buffer_var(param) and _is_tensor(origin):
-                alignments[origin] = max(alignments.get(origin, 1), int(param.ty.data_alignment))
-    return alignments
-
-
-def _flatten_calls(calls: dict[str, list[list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the kernel's name and the arguments of each call."""
-    for name, argument_lists in calls.items():
-        for arguments in argument_lists:
-            yield name, arguments
-
-
 def _add_checks(
     builder: relax.BlockBuilder, variable: Any, function: relax.Function, checks: list[_Check]
 ) -> relax.Function:
@@ -318,9 +263,7 @@ def _add_checks(
         tensors = [_bound(check.tensor, bindings) for check in batch]
         unused = relax.Var("_", relax.TupleType([]))
         bindings.append(relax.VarBinding(unused, relax.Call(kernel, tensors)))
-    blocks = [relax.BindingBlock(bindings), *function.body.blocks]
-    body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    return replace_body(function, body)
+    return begin_with(function, bindings)
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:

@@ -46,8 +46,14 @@ _READ_ONLY_OPS = (
     "relax.memory.kill_storage",
     "relax.memory.kill_tensor",
     "relax.print",
+    "relax.vm.kill_object",
 )
 """Ops that are not pure in TVM's sense but write to no memory."""
+
+
+def only_reads(operator: tvm.ir.Op) -> bool:
+    """Whether an op that calls nothing writes to no memory."""
+    return bool(operator.get_attr("FPurity")) or str(operator.name) in _READ_ONLY_OPS
 
 
 def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
@@ -77,11 +83,13 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     trees = [aliases.value(argument) for argument in call.args]
     for argument, tree in zip(call.args, trees, strict=True):
         aliases.use(argument, tree, var, writes=False)
-    if name in _IDENTITY_OPS or (name == "relax.reshape" and aliases.module.views):
+    if name == "relax.reshape" and aliases.module.views:
+        return trees[0]  # a view of all of it
+    if name in _IDENTITY_OPS:
         result = aliases.regions.fresh(call.ty, ("call", var))
         aliases.regions.unify(result, trees[0])
         return result
-    if operator.get_attr("FPurity") or name in _READ_ONLY_OPS:
+    if only_reads(operator):
         return aliases.regions.fresh(call.ty, ("call", var))
     return _record_opaque_call(aliases, call, call.args, var, writes=True)
 
@@ -196,13 +204,18 @@ def _in_place(aliases: Aliases, call: Any, var: Any) -> Tree:
     trees = [aliases.value(argument) for argument in data_of(call)]
     for position in mutates if effects is None else ():
         aliases.use(data_of(call)[position], trees[position], var, writes=True)
-    fields = result if isinstance(call.ty, relax.TupleType) else [result]
+    is_tuple = isinstance(call.ty, relax.TupleType)
     # An index of -1 stands for a result in memory of its own.
     shared = [
         trees[number] if number >= 0 else field
-        for number, field in zip(indices, fields, strict=True)
+        for number, field in zip(indices, result if is_tuple else [result], strict=True)
     ]
-    return shared if isinstance(call.ty, relax.TupleType) else shared[0]
+    written_over = shared if is_tuple else shared[0]
+    if not is_packed:
+        return written_over
+    # A packed function is not known to return the very tensor that it has written to.
+    aliases.regions.unify(result, written_over)
+    return result
 
 
 def _invocation(aliases: Aliases, call: Any, var: Any) -> Tree:
@@ -237,8 +250,7 @@ def _function(aliases: Aliases, call: Any, name: Any, arguments: list[Any], var:
     for inner, outer in zip([*summary.params, summary.result], [*trees, result], strict=True):
         _translate(aliases, summary, inner, outer, node_of_region)
     for argument, tree, inner in zip(arguments, trees, summary.params, strict=True):
-        regions = {summary.region(leaf) for leaf in leaves(inner)}
-        writes = any(summary.is_written(region) for region in regions)
+        writes = any(summary.is_written(region) for region in summary.regions_of(inner))
         aliases.use(argument, tree, var, writes)
     if summary.is_written(OUTSIDE):
         aliases.use(call, Leaf(OUTSIDE, ("outside",)), var, writes=True)

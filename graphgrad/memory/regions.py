@@ -15,6 +15,9 @@ from tvm import relax
 OUTSIDE = 0
 """The class of memory that something outside the function may hold."""
 
+Source: TypeAlias = tuple[Any, ...]
+"""Where memory comes from (see `Leaf`)."""
+
 
 class Leaf(NamedTuple):
     """The memory of one tensor or opaque object.
@@ -23,14 +26,14 @@ class Leaf(NamedTuple):
     ----------
     node : int
         Its node in the union-find; `Regions.region` tells the class.
-    source : tuple
+    source : Source
         Where the memory comes from; leaves of equal source have the same memory. It begins with a
         kind, such as ``"param"``, ``"call"`` or ``"if"``, and the number of the parameter or the
         variable of the binding. Positions in nested tuples follow.
     """
 
     node: int
-    source: tuple[Any, ...]
+    source: Source
 
 
 Tree: TypeAlias = Any
@@ -51,10 +54,19 @@ class Regions:
 
     def __init__(self) -> None:
         self._parent = [OUTSIDE]
+        self._origins: dict[Source, tuple[Source, ...]] = {}
 
     def region(self, leaf: Leaf) -> int:
         """The class of a leaf's memory: a number, equal where memory may be shared."""
         return self._find(leaf.node)
+
+    def origins(self, leaf: Leaf) -> tuple[Source, ...]:
+        """The sources of the tensors or objects that a value is one of, or of which it is a member.
+
+        That of the leaf itself, unless the value is a choice between others or has been cast. What
+        may be a view of a part of a tensor has its own source.
+        """
+        return self._origins.get(leaf.source, (leaf.source,))
 
     def _find(self, node: int) -> int:
         while self._parent[node] != node:
@@ -74,7 +86,7 @@ class Regions:
         self._parent.append(len(self._parent))
         return self._parent[-1]
 
-    def fresh(self, ty: Any, source: tuple[Any, ...]) -> Tree:
+    def fresh(self, ty: Any, source: Source) -> Tree:
         """A tree of new classes for a value of a type; None for a type without memory."""
         if isinstance(ty, relax.TupleType):
             return [self.fresh(field, (*source, i)) for i, field in enumerate(ty.fields)]
@@ -82,34 +94,48 @@ class Regions:
             return None
         return Leaf(self.node(), source)
 
-    def as_type(self, tree: Tree, ty: Any, source: tuple[Any, ...]) -> Tree:
+    def as_type(self, tree: Tree, ty: Any, source: Source) -> Tree:
         """A tree in the form of a type, which may tell more or less of tuples than the tree does.
 
         Parameters
         ----------
         tree : Tree
         ty : relax.Type
-        source : tuple
-            The source of leaves that have to be made.
+        source : Source
+            That of leaves that have to be made.
         """
         if isinstance(tree, list):
             if isinstance(ty, relax.TupleType) and len(tree) == len(ty.fields):
                 members = enumerate(zip(tree, ty.fields, strict=True))
                 return [self.as_type(member, field, (*source, i)) for i, (member, field) in members]
             merged = Leaf(self.node(), source)
-            self.unify(merged, tree)
+            self.choose(merged, tree)
             return merged
         if tree is None or isinstance(ty, relax.TupleType):
             # Where nothing is known of the memory, it may be anything that is held outside.
             typed = self.fresh(ty, source)
-            self.unify(typed, tree or Leaf(OUTSIDE, ("outside",)))
+            self.choose(typed, tree or Leaf(OUTSIDE, ("outside",)))
             return typed
         return tree
 
+    def choose(self, result: Tree, *trees: Tree) -> None:
+        """Make a new value be one of others, member by member: it has no memory of its own."""
+        for leaf, *others in _matched(result, *trees):
+            sources = (o for tree in others for other in leaves(tree) for o in self.origins(other))
+            origins = tuple(dict.fromkeys(sources))
+            self._origins.update((member.source, origins) for member in leaves(leaf))
+        self.unify(result, *trees)
+
     def unify(self, *trees: Tree) -> None:
-        """Join the memory of values that may be one another, member by member."""
-        if all(isinstance(tree, list) for tree in trees) and len({len(t) for t in trees}) == 1:
-            for members in zip(*trees, strict=True):
-                self.unify(*members)
-        else:
-            self.join(*(leaf.node for tree in trees for leaf in leaves(tree)))
+        """Join the memory of values that may share it, member by member."""
+        for matched in _matched(*trees):
+            self.join(*(leaf.node for tree in matched for leaf in leaves(tree)))
+
+
+def _matched(*trees: Tree) -> Iterator[tuple[Tree, ...]]:
+    """Yield what stands at the same place in some trees: members as long as all are told apart."""
+    if all(isinstance(tree, list) for tree in trees) and len({len(t) for t in trees}) == 1:
+        for members in zip(*trees, strict=True):
+            yield from _matched(*members)
+    else:
+        yield trees

@@ -283,6 +283,30 @@ def test_kernels_in_branches_keep_their_checks():
         machine(tvm.IRModule({"main": main}))["main"](np.array(True), aligned_like(inputs)[1:5])
 
 
+def test_what_a_branch_may_choose_is_looked_at():
+    @R.function
+    def main(
+        c: R.Tensor((), "bool"), x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")
+    ) -> R.Tensor((4,), "float32"):
+        if c:  # noqa: SIM108 (TVM script has no conditional expressions)
+            chosen = x
+        else:
+            chosen = y
+        return R.exp(chosen)
+
+    mod = tvm.IRModule({"main": main})
+    checking, without = kernels(mod)
+    assert checking == {"main_argument_check", "tir_exp"} and not without
+    exp, array = machine(mod)["main"], aligned_like(np.ones(40, "float32"))
+    fit, misfit = tvm.runtime.tensor(array[:4]), array[17:21]
+    for choice in (np.array(True), np.array(False)):
+        np.testing.assert_allclose(exp(choice, fit, fit).numpy(), np.e, rtol=1e-6)
+        with pytest.raises(ValueError, match=r"'x' of 'main' .* a multiple of 64 bytes"):
+            exp(choice, misfit, fit)
+        with pytest.raises(ValueError, match=r"'y' of 'main' .* a multiple of 64 bytes"):
+            exp(choice, fit, misfit)
+
+
 def test_kernels_of_what_packed_functions_return_keep_their_checks():
     ty = tensor_type(*SHAPE)
 

@@ -40,7 +40,11 @@ def through_names(builder, x, ty):
     return builder.emit(op.reshape(builder.emit(flat), ty.shape))
 
 
-PROGRAMS = {"itself": of_call, "reshaped": through_names}
+def cast(builder, x, ty):
+    return builder.match_cast(of_call(builder, x, relax.ObjectType()), ty)
+
+
+PROGRAMS = {"itself": of_call, "reshaped": through_names, "cast": cast}
 
 
 @pytest.mark.parametrize("extent", [8, tirx.Var("n", "int64")], ids=["static", "symbolic"])
@@ -108,4 +112,23 @@ def test_results_of_branches_and_functions_are_looked_at(returned):
     aligned = tvm.runtime.tensor(array(0))
     np.testing.assert_allclose(main(tvm.runtime.tensor(np.array(False)), aligned).numpy(), 1 / 32)
     with pytest.raises(ValueError, match="what 'fetch' returned in 'main' does not start"):
+        main(tvm.runtime.tensor(np.array(True)), aligned)
+
+
+def test_members_of_a_tuple_that_a_branch_chooses_are_looked_at(returned):
+    ty = tensor_type(*SHAPE)
+    pair = relax.TupleType([ty, ty])
+    builder = relax.BlockBuilder()
+    x, condition = relax.Var("x", ty), relax.Var("condition", relax.TensorType((), "bool"))
+    with builder.function("main", [condition, x]):
+        got = builder.emit(op.call_pure_packed("tests.array", x, ty_args=pair))
+        own = builder.emit(relax.Tuple([x, x]))
+        branches = (relax.SeqExpr([], got), relax.SeqExpr([], own))
+        chosen = builder.emit(builder.normalize(relax.If(condition, *branches)))
+        member = builder.emit(relax.TupleGetItem(chosen, 1))
+        builder.emit_func_output(builder.emit(op.nn.softmax(member)))
+    main, aligned = machine(builder.get())["main"], tvm.runtime.tensor(array(0))
+    returned.append(tvm_ffi.convert([tvm_ffi.from_dlpack(array(k)) for k in (0, 4)]))
+    np.testing.assert_allclose(main(tvm.runtime.tensor(np.array(False)), aligned).numpy(), 1 / 32)
+    with pytest.raises(ValueError, match=REFUSED):
         main(tvm.runtime.tensor(np.array(True)), aligned)
