@@ -154,7 +154,7 @@ class Contender(Stepping):
 
     What it compiles is kept in the workload's folder, not where earlier runs have left something.
     With `tree` it imports the graphgrad of that checkout. `known` has its module and options,
-    `clock` is the function of `time` that times its steps.
+    `clock` is the function of `time` that times its steps, `environment` further variables.
     """
 
     def __init__(
@@ -165,6 +165,7 @@ class Contender(Stepping):
         known: Mapping[str, tuple[str, dict[str, Any]]],
         tree: Path | None = None,
         clock: str = "perf_counter",
+        environment: Mapping[str, str] | None = None,
     ):
         module, options = known[name]
         told = [module, json.dumps(options), str(workload.folder), str(threads), clock]
@@ -172,4 +173,5 @@ class Contender(Stepping):
         caches = {variable: str(workload.folder / variable) for variable in CACHE_VARIABLES}
         path = {} if tree is None else {"PYTHONPATH": str(tree.resolve())}
         variables = dict.fromkeys(THREAD_VARIABLES, str(threads)) | caches | path
+        variables |= dict(environment or {})
         super().__init__(name, command, variables)

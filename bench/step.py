@@ -2,12 +2,13 @@
 
     python bench/step.py [--json] [--models resnet18,resnet50] [--contenders graphgrad,torch]
     python bench/step.py --before ../other-checkout --contenders graphgrad
+    python bench/step.py --isa avx2
 
 A step is forward, loss, backward, batch-norm statistics and SGD with momentum. Every contender
 starts from the same weights and batch in a process of its own and must report the same initial
 loss. They take turns in rounds, the others stopped; a turn during which other programs kept the
 machine busy is rejected and taken again. With ``--before`` the graphgrad of another checkout
-competes too.
+competes too. With ``--isa`` all are held to fewer instructions than this processor has.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contenders import BEFORE, CONTENDERS, DERIVED, QUICK
+from contenders import BEFORE, CONTENDERS, DERIVED, INSTRUCTION_SETS, QUICK
 from field import Field, add_pace, chosen_pace, positive, say, some_of
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
@@ -38,6 +39,7 @@ from table import table
 from workload import Workload
 
 OURS = "graphgrad"
+_OURS_MODULE = CONTENDERS[OURS][0]
 LOSS_TOLERANCE = 1e-4
 MOST_STEPS = 100
 COMPILERS = ("g++", "clang++", "c++", "cl")
@@ -91,15 +93,31 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     """
     check_compiler(name)
     tree = settings.before if name == BEFORE else None
-    contender = Contender(name, workload, settings.threads, CONTENDERS, tree)
+    known, environment = held_to(settings.isa)
+    start = partial(
+        Contender, name, workload, settings.threads, known, tree, environment=environment
+    )
+    contender = start()
     if not _keeps_code(name):
         return contender
     cold = contender.facts["first_step_seconds"]
     contender.close()
-    contender = Contender(name, workload, settings.threads, CONTENDERS, tree)
+    contender = start()
     warm = contender.facts["first_step_seconds"]
     contender.facts |= {"first_step_seconds": cold, "first_step_again_seconds": warm}
     return contender
+
+
+def held_to(isa: str | None) -> tuple[Mapping[str, tuple[str, dict[str, Any]]], Mapping[str, str]]:
+    """Return the contenders and their environment, held to an instruction set if one is given."""
+    if isa is None:
+        return CONTENDERS, {}
+    held = INSTRUCTION_SETS[isa]
+    known = {
+        name: (module, {**options, "mcpu": held.mcpu} if module == _OURS_MODULE else options)
+        for name, (module, options) in CONTENDERS.items()
+    }
+    return known, held.variables
 
 
 def check_compiler(name: str) -> None:
@@ -200,9 +218,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--before", type=Path, metavar="TREE", help=f"another checkout, which competes as {BEFORE}")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
     add_pace(parser, 7, turn_seconds=1.0, max_load=0.1, pause=5.0, most_seconds=60.0)
+    add("--isa", choices=list(INSTRUCTION_SETS), help="less than this processor can do; not of tvm")
     add("--batch", type=positive, help="batch size, instead of each model's own")
     add("--width", type=float, help="multiplies all channels, instead of each model's own")
     arguments = parser.parse_args()
+    if arguments.isa is not None:
+        arguments.contenders = [name for name in arguments.contenders if name != "tvm"]
     check_contenders(parser, arguments)
     return arguments
 

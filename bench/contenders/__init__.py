@@ -10,6 +10,7 @@ far by name, as numpy arrays.
 `kernels_ours` and `kernels_torch` compete in `kernels.py`; see `kernel_worker.py`.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 _TORCH = "contenders.torch_step"
@@ -31,6 +32,42 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "tvm": ("contenders.stock_tvm", {}),
 }
 """The module and the options of each contender."""
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """What holds contenders to less than this processor can do.
+
+    Attributes
+    ----------
+    mcpu : str
+        The processor that graphgrad compiles for, as LLVM names it.
+    variables : dict
+        The environment of torch's libraries.
+    """
+
+    mcpu: str
+    variables: dict[str, str]
+
+
+INSTRUCTION_SETS = {
+    "avx2": InstructionSet(
+        "haswell",
+        {
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "ATEN_CPU_CAPABILITY": "avx2",
+            "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        },
+    ),
+    "sse4.2": InstructionSet(
+        "x86-64-v2",
+        {
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+            "ATEN_CPU_CAPABILITY": "default",
+            "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        },
+    ),
+}
 
 _LOOPS_TORCH = "contenders.loops_torch"
 

@@ -24,7 +24,7 @@ from ..ir.provenance import read
 from ..ir.tensor import Tensor
 from ..memory.alias import Aliases, Module, Use
 from ..memory.effect_order import may_write
-from ..memory.regions import OUTSIDE, leaves
+from ..memory.regions import OUTSIDE
 from ..registry.rule import find_function
 from .activity import Activity, has_cotangent, op_name, stops_derivatives
 
@@ -141,12 +141,12 @@ class Mutations:
         MissingGradientError
         """
         position = self.aliases.bound[var]
-        outer = {OUTSIDE} | {
-            self.aliases.region(leaf)
+        bound_before = [
+            self.aliases.values[name]
             for name, bound_at in self.aliases.bound.items()
             if bound_at < position
-            for leaf in leaves(self.aliases.values[name])
-        }
+        ]
+        outer = {OUTSIDE, *self.aliases.regions_of(bound_before)}
         for write in self.writes:
             is_inside = any(if_position == position for if_position, _ in write.path)
             if is_inside and self.aliases.region(write.leaf) in outer:
@@ -165,8 +165,8 @@ class Mutations:
         return writes
 
     def _writes_to(self, name: Any) -> Iterator[Use]:
-        for leaf in leaves(self.aliases.values.get(name)):
-            yield from self._by_region.get(self.aliases.region(leaf), [])
+        for region in self.aliases.regions_of(self.aliases.values.get(name)):
+            yield from self._by_region.get(region, [])
 
     def _later(self, write: Use, carriers: set[Any] | None = None) -> Iterator[tuple[Any, str]]:
         """Yield the values by which memory is used after a write, each with text that says where.
@@ -182,8 +182,7 @@ class Mutations:
             if carriers is None or use.path or use.binding in carriers:
                 yield use.value, f", by {self._what(use)}"
         for name in variables_in(self.program.result):
-            memory = leaves(self.aliases.values[name])
-            if any(self.aliases.region(leaf) == region for leaf in memory) and (
+            if region in self.aliases.regions_of(self.aliases.values[name]) and (
                 carriers is None or has_cotangent(name.ty)
             ):
                 yield name, ", as a result"
@@ -204,9 +203,8 @@ class Mutations:
         if any(name in activity.varied for name in arguments):
             return True
         return any(
-            self.aliases.region(leaf) == region
+            region in self.aliases.regions_of(self.aliases.values.get(name))
             for name in activity.varied
-            for leaf in leaves(self.aliases.values.get(name))
         )
 
     def _what(self, use: Use) -> str:

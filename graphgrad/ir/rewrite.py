@@ -135,6 +135,12 @@ def replace_body(
     )
 
 
+def begin_with(function: relax.Function, bindings: list[Any]) -> relax.Function:
+    """A function that makes some bindings before all else."""
+    blocks = [relax.BindingBlock(bindings), *function.body.blocks]
+    return replace_body(function, relax.SeqExpr(blocks, function.body.body, function.body.span))
+
+
 def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
     """A body or block with variables replaced, where they are bound and where they are read."""
     return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))

@@ -16,13 +16,12 @@ from ..ir.exact_divisions import write_exact_divisions
 from ..ir.passes import TARGETS, Entry, Pipeline, When
 from ..memory.allocation import allocate_first
 from ..memory.argument_checks import check_arguments_once
-from ..memory.copies import keep_copies
 from ..memory.donation import donate
 from ..memory.effect_order import pin_effects
 from ..memory.escape import allocate_escaping
 from ..memory.no_alias import keep_noalias, unify_noalias
 from ..memory.overlap import Overlap, check_overlap_choice, check_overlaps, copy_overlaps
-from ..memory.ownership import own_constants, own_views
+from ..memory.ownership import keep_copies, own_constants, own_views
 from ..memory.planning import plan_memory
 from ..memory.result_checks import check_results
 from ..runtime.threads import prepare as prepare_threads

@@ -22,7 +22,7 @@ from tvm import relax, tirx
 
 from ..ir.visits import visit_nodes
 from .call_effects import record_call
-from .regions import Leaf, Regions, Source, Tree, leaves
+from .regions import OUTSIDE, Leaf, Regions, Source, Tree, leaves
 
 
 class Use(NamedTuple):
@@ -189,6 +189,10 @@ class Aliases:
         """The class of a leaf's memory: a number, equal where memory may be shared."""
         return self.regions.region(leaf)
 
+    def regions_of(self, tree: Tree) -> set[int]:
+        """The classes of a value's memory; those of two values overlap if they may share some."""
+        return {self.region(leaf) for leaf in leaves(tree)}
+
     def origins(self, tree: Tree) -> list[Source]:
         """The sources of the tensors or objects that a value may be (`Regions.origins`)."""
         return [origin for leaf in leaves(tree) for origin in self.regions.origins(leaf)]
@@ -208,9 +212,13 @@ class Aliases:
             self._written = {self.region(use.leaf) for use in self.uses if use.writes}
         return region in self._written
 
+    def escaping(self) -> set[int]:
+        """The classes of the memory that may still be used when the function has returned."""
+        return {OUTSIDE, *self.returned()}
+
     def returned(self) -> set[int]:
         """The classes of the memory that the function returns."""
-        return {self.region(leaf) for leaf in leaves(self.result)}
+        return self.regions_of(self.result)
 
     def value(self, expr: Any, var: Any = None) -> Tree:
         """The tree of an expression; None if it has no memory.

@@ -17,7 +17,7 @@ from tvm import relax, s_tir, tirx
 
 from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import map_functions, replace_body
+from ..ir.rewrite import begin_with, map_bindings, map_functions, replace_body
 
 PAGE = 4096
 """The pool of the virtual machine rounds each allocation up to a multiple of this many bytes."""
@@ -41,7 +41,7 @@ def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
 def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
     """The bytes that each function of a lowered module allocates, without those in branches."""
     return {
-        name.name_hint: sum(map(_bytes, _allocations(func, "relax.vm.alloc_storage")))
+        name.name_hint: sum(map(bytes_taken, static_allocations(func, "relax.vm.alloc_storage")))
         for name, func in mod.functions.items()
         if isinstance(func, relax.Function)
     }
@@ -85,22 +85,17 @@ _BUFFER_PLANNING_PASSES = tvm.transform.Sequential(
 
 
 def _move_allocations_first(func: relax.Function) -> relax.Function:
-    allocations = _allocations(func, "relax.memory.alloc_storage")
+    allocations = static_allocations(func, "relax.memory.alloc_storage")
     if not allocations:
         return func
     # The sizes are constants, so that no moved allocation depends on another binding.
-    moved_vars = {binding.var for binding in allocations}
-    remaining_blocks = [
-        relax.BindingBlock([b for b in block.bindings if b.var not in moved_vars], block.span)
-        for block in func.body.blocks
-    ]
-    body = relax.SeqExpr(
-        [relax.BindingBlock(allocations), *remaining_blocks], func.body.body, func.body.span
-    )
-    return replace_body(func, body)
+    moved = {binding.var for binding in allocations}
+    remaining = map_bindings(func.body.blocks, lambda b: [] if b.var in moved else [b])
+    body = relax.SeqExpr(remaining, func.body.body, func.body.span)
+    return begin_with(replace_body(func, body), allocations)
 
 
-def _allocations(func: relax.Function, op: str) -> list[Any]:
+def static_allocations(func: relax.Function, op: str) -> list[Any]:
     """The bindings of a function's outermost level that allocate a known size."""
     return [
         binding
@@ -118,7 +113,7 @@ def _is_static(shape: Any) -> bool:
     )
 
 
-def _bytes(allocation: Any) -> int:
+def bytes_taken(allocation: Any) -> int:
     """The bytes that an allocation takes from the pool: its size, rounded up to pages."""
     size = math.prod(int(extent) for extent in allocation.value.args[0].values)
     return -(-size // PAGE) * PAGE

@@ -23,7 +23,7 @@ from ..ir.calls import calls_op
 from ..ir.kernel_structure import static
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import map_functions, map_kernels, replace_body
+from ..ir.rewrite import begin_with, map_functions, map_kernels
 from ..ir.visits import nodes_in, visit_nodes
 from .alias import Aliases, Module
 from .kernel_arguments import KernelCall, alignments, kernel_calls
@@ -263,9 +263,7 @@ def _add_checks(
         tensors = [_bound(check.tensor, bindings) for check in batch]
         unused = relax.Var("_", relax.TupleType([]))
         bindings.append(relax.VarBinding(unused, relax.Call(kernel, tensors)))
-    blocks = [relax.BindingBlock(bindings), *function.body.blocks]
-    body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    return replace_body(function, body)
+    return begin_with(function, bindings)
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:

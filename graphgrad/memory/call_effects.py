@@ -46,8 +46,14 @@ _READ_ONLY_OPS = (
     "relax.memory.kill_storage",
     "relax.memory.kill_tensor",
     "relax.print",
+    "relax.vm.kill_object",
 )
 """Ops that are not pure in TVM's sense but write to no memory."""
+
+
+def only_reads(operator: tvm.ir.Op) -> bool:
+    """Whether an op that calls nothing writes to no memory."""
+    return bool(operator.get_attr("FPurity")) or str(operator.name) in _READ_ONLY_OPS
 
 
 def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
@@ -83,7 +89,7 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
         result = aliases.regions.fresh(call.ty, ("call", var))
         aliases.regions.unify(result, trees[0])
         return result
-    if operator.get_attr("FPurity") or name in _READ_ONLY_OPS:
+    if only_reads(operator):
         return aliases.regions.fresh(call.ty, ("call", var))
     return _record_opaque_call(aliases, call, call.args, var, writes=True)
 
@@ -244,8 +250,7 @@ def _function(aliases: Aliases, call: Any, name: Any, arguments: list[Any], var:
     for inner, outer in zip([*summary.params, summary.result], [*trees, result], strict=True):
         _translate(aliases, summary, inner, outer, node_of_region)
     for argument, tree, inner in zip(arguments, trees, summary.params, strict=True):
-        regions = {summary.region(leaf) for leaf in leaves(inner)}
-        writes = any(summary.is_written(region) for region in regions)
+        writes = any(summary.is_written(region) for region in summary.regions_of(inner))
         aliases.use(argument, tree, var, writes)
     if summary.is_written(OUTSIDE):
         aliases.use(call, Leaf(OUTSIDE, ("outside",)), var, writes=True)

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 
 from ..errors import ArgumentError
 from ..ir.calls import result_types
-from ..ir.kernel_calls import drop_unused_kernels
+from ..ir.kernel_calls import drop_unused_kernels, is_kernel_call
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import visit_nodes
@@ -125,16 +125,14 @@ class _Donation:
         outputs: set[Any] = set()
         sites = self._sites(var, result, outputs)
         shared = {self.aliases.region(donated), self.aliases.region(result)}
-        returned = [leaf for leaf in leaves(self.aliases.result) if self._is_in(leaf, shared)]
+        returned = [
+            leaf for leaf in leaves(self.aliases.result) if self.aliases.region(leaf) in shared
+        ]
         # Memory in OUTSIDE may be read by others at any time; memory that is returned twice would
         # make a second output the overwritten parameter.
         if not sites or OUTSIDE in shared or len(returned) > 1:
             return []
         return sites if all(self._is_last_use(site, donated, outputs) for site in sites) else []
-
-    def _is_in(self, leaf: Leaf, regions: set[int]) -> bool:
-        """Whether the memory of a leaf is in one of some classes."""
-        return self.aliases.region(leaf) in regions
 
     def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:
         """The calls that compute a result; None if one of them cannot do so over the parameter.
@@ -212,11 +210,7 @@ class _Donation:
 
     def _kernel(self, value: Any) -> tirx.PrimFunc | None:
         """The kernel that a value calls by `call_tir`, without symbolic arguments; else None."""
-        if not isinstance(value, tvm.ir.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
-            return None
-        if len(value.args) != 2 or not isinstance(value.args[1], relax.Tuple):
-            return None
-        return self.mod[value.args[0]]
+        return self.mod[value.args[0]] if is_kernel_call(value) else None
 
     def _rewrite(self, accepted: dict[Any, dict[int, int]], granted: list[list[int]]) -> Any:
         """The module with calls that write over arguments.

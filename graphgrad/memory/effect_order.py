@@ -18,6 +18,7 @@ from ..ir.calls import overwritten_by
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, map_functions, rebuilt, renamed, replace_body
 from .alias import Module
+from .call_effects import only_reads
 
 
 @compiler_pass(
@@ -40,7 +41,7 @@ def may_write(body: relax.SeqExpr) -> bool:
     """Whether anything in a body may write to memory that it has not allocated itself.
 
     By the ops alone: calls of packed functions, of closures and of Relax functions may, and ops
-    that overwrite arguments or are not pure.
+    that overwrite arguments or that are not known to leave memory alone.
     """
     return any(_may_write(binding.value) for binding in bindings_of(body))
 
@@ -50,7 +51,7 @@ def _may_write(value: Any) -> bool:
         return False
     if not isinstance(value.op, tvm.ir.Op):
         return True
-    return bool(overwritten_by(value)) or not value.op.get_attr("FPurity")
+    return bool(overwritten_by(value)) or not only_reads(value.op)
 
 
 def is_fusion_dropping(mod: tvm.IRModule) -> bool:

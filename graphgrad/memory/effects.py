@@ -53,9 +53,26 @@ _KNOWN_EFFECTS: Mapping[str, Effects] = {
     "vm.builtin.to_device": _RETURNS_VIEW,
     "vm.builtin.tuple_getitem": _RETURNS_VIEW,
     "runtime.TVMTensorCreateView": _RETURNS_VIEW,
-    "vm.builtin.null_value": NOTHING,
-    "vm.builtin.shape_of": NOTHING,
-    "vm.builtin.tensor_to_shape": NOTHING,
+    **{
+        f"vm.builtin.{name}": NOTHING
+        for name in (
+            "alloc_shape_heap",
+            "check_func_info",
+            "check_prim_value_info",
+            "check_shape_info",
+            "check_string_info",
+            "check_tensor_info",
+            "check_tuple_info",
+            "make_prim_value",
+            "make_shape",
+            "null_value",
+            "shape_of",
+            "tensor_to_shape",
+        )
+    },
+    # They store what they learn of a shape in their second argument.
+    "vm.builtin.match_prim_value": Effects(mutates=frozenset([1])),
+    "vm.builtin.match_shape": Effects(mutates=frozenset([1])),
 }
 """Effects of functions of TVM's runtime and virtual machine, by name."""
 

@@ -17,7 +17,7 @@ from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from .alias import Aliases, Module
-from .regions import OUTSIDE, leaves
+from .regions import OUTSIDE
 
 _PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
 
@@ -49,8 +49,7 @@ def _escaping(func: relax.Function, aliases: Aliases) -> set[Any]:
     bindings = bindings_of(func.body)
     allocations = [b.var for b in bindings if calls_op(b.value, "relax.builtin.alloc_tensor")]
     untracked = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
-    untracked_leaves = leaves([aliases.values[var] for var in untracked])
-    regions = {OUTSIDE, *(aliases.region(leaf) for leaf in untracked_leaves)}
+    regions = {OUTSIDE, *aliases.regions_of([aliases.values[var] for var in untracked])}
     return {var for var in allocations if aliases.region(aliases.values[var]) in regions}
 
 

@@ -20,7 +20,7 @@ from ..errors import AliasError, ArgumentError
 from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import replace_body
+from ..ir.rewrite import begin_with, replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
@@ -142,9 +142,7 @@ def _add_check(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IR
     variable = builder.add_func(kernel, f"{name.name_hint}_overlap_check")
     call = relax.Call(variable, [argument.value for argument in (*donated, *others)])
     bindings.append(relax.VarBinding(relax.Var("_", relax.TupleType([])), call))
-    blocks = [relax.BindingBlock(bindings), *function.body.blocks]
-    body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    builder.update_func(name, replace_body(function, body))
+    builder.update_func(name, begin_with(function, bindings))
     return builder.get()
 
 

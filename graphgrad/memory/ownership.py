@@ -1,9 +1,12 @@
-"""Constants and views are kept from memory that somebody outside may write to.
+"""Constants and views are kept from memory that somebody outside may write to; copies stay copies.
 
 TVM returns a constant as it is in the executable's pool, so that a caller who writes into the
 result changes later calls. And it turns reshapes into views also where the view is returned, kept
 or written to. Here a constant of this kind is copied in each call, and a reshape of this kind stays
 a kernel. A parameter that is returned stays what it is: the caller's own tensor.
+
+It also makes a view of any other kernel that leaves all elements in their order. For a reshape that
+is wanted, but who asks for a copy wants memory that is shared with nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ from typing import Any
 import tvm
 from tvm import relax, tirx, topi
 
+from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import leave_dataflow, map_functions, rebuilt, replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
-from .regions import OUTSIDE, leaves
 
 _COPY = "copy_of_constant"
 
@@ -74,12 +77,26 @@ def own_views(mod: tvm.IRModule) -> tvm.IRModule:
     return map_functions(mod, changed)
 
 
+@compiler_pass(
+    Phase.DONATED,
+    before={"RewriteDataflowReshape": "it makes a view of a copy that stays in its dataflow block"},
+)
+def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
+    """Bind copies to variables that are visible outside of their dataflow blocks."""
+
+    def is_copy(binding: Any) -> bool:
+        kernel = _kernel(mod, binding.value)
+        return kernel is not None and KERNEL_OF_COPY in (kernel.attrs or {})
+
+    return map_functions(mod, lambda _, func: leave_dataflow(func, is_copy))
+
+
 class _Ownership:
     """The memory that one function exposes (see `own_constants`), and the changes for it."""
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, aliases: Aliases):
         self.mod, self.func, self.aliases = mod, func, aliases
-        self.exposed = {OUTSIDE, *aliases.returned()}
+        self.escaping = aliases.escaping()
 
     def bind_exposed_reshapes(self) -> relax.Function:
         """The function with exposed reshapes bound so that they do not become views."""
@@ -88,7 +105,9 @@ class _Ownership:
     def copy_exposed_constants(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
         """The module with the function changed to copy the constants that it exposes."""
         exposed = [
-            constant for constant in self.aliases.constants if self._is_exposed(constant.leaf)
+            constant
+            for constant in self.aliases.constants
+            if self._is_exposed(self.aliases.region(constant.leaf))
         ]
         if not exposed:
             return mod
@@ -127,27 +146,26 @@ class _Ownership:
         builder.update_func(name, replace_body(self.func, body))
         return builder.get()
 
-    def _is_exposed(self, leaf: Any) -> bool:
-        """Whether the memory of a leaf is exposed."""
-        region = self.aliases.region(leaf)
-        return region in self.exposed or self.aliases.is_written(region)
+    def _is_exposed(self, region: int) -> bool:
+        """Whether a class of memory is exposed."""
+        return region in self.escaping or self.aliases.is_written(region)
 
     def _is_exposed_view(self, binding: Any) -> bool:
         """Whether a binding is a reshape of what is written to, or is itself exposed."""
-        call = binding.value
-        if not isinstance(call, tvm.ir.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
-            return False
-        kernel = self.mod[call.args[0]]
-        if not isinstance(kernel, tirx.PrimFunc) or not relax.analysis.has_reshape_pattern(kernel):
+        kernel = _kernel(self.mod, binding.value)
+        if kernel is None or not relax.analysis.has_reshape_pattern(kernel):
             return False
         values = self.aliases.values
-        arguments = [
-            values[argument] for argument in call.args[1].fields if isinstance(argument, tvm.ir.Var)
-        ]
-        regions = [self.aliases.region(leaf) for leaf in leaves(arguments)]
-        return any(self._is_exposed(leaf) for leaf in leaves(values[binding.var])) or any(
-            self.aliases.is_written(region) for region in regions
+        arguments = [values.get(argument) for argument in binding.value.args[1].fields]
+        result = self.aliases.regions_of(values[binding.var])
+        return any(map(self._is_exposed, result)) or any(
+            map(self.aliases.is_written, self.aliases.regions_of(arguments))
         )
+
+
+def _kernel(mod: tvm.IRModule, value: Any) -> tirx.PrimFunc | None:
+    """The kernel that a value calls by `call_tir`; None if it is something else."""
+    return mod[value.args[0]] if calls_op(value, "relax.call_tir") else None
 
 
 def _replaced(value: Any, constant: Any, var: Any) -> Any:

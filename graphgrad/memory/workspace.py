@@ -7,22 +7,16 @@ With a workspace the caller holds the tensors, and passes them behind the argume
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..ir.kernel_calls import variables_of
+from ..ir.calls import calls_op
 from ..ir.rewrite import rebuilt, replace_body
-
-_ALLOC_STORAGE = tvm.ir.Op.get("relax.vm.alloc_storage")
-_ALLOC_TENSOR = tvm.ir.Op.get("relax.vm.alloc_tensor")
-_KILL = tvm.ir.Op.get("relax.vm.kill_object")
-
-_BUILTIN = "vm.builtin."
-"""The beginning of the names of the virtual machine's own functions, which keep no tensor."""
+from .alias import Module
+from .allocation import bytes_taken, static_allocations
 
 _MAX_WORKSPACE_BYTES = 16 << 20
 """A function that needs more gets no workspace: beside its kernels' time, allocation is cheap."""
@@ -51,72 +45,25 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | No
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
     if any(isinstance(binding.value, relax.If) for binding in bindings):
         return mod, None  # what is allocated inside a branch is not seen here
-    escaping = _escaping_variables(mod, function, bindings)
+    aliases = Module(mod.functions).function(mod.get_global_var(name))
+    escaping = aliases.escaping()
     storages = {
-        b.var: b for b in bindings if _calls(b, _ALLOC_STORAGE) and _is_movable(b, escaping)
+        b.var: b
+        for b in static_allocations(function, "relax.vm.alloc_storage")
+        if aliases.region(aliases.values[b.var]) not in escaping
     }
     tensors = {
-        b.var: b for b in bindings if _calls(b, _ALLOC_TENSOR) and b.value.args[0] in storages
+        b.var: b
+        for b in bindings
+        if calls_op(b.value, "relax.vm.alloc_tensor") and b.value.args[0] in storages
     }
-    if not tensors or sum(map(_bytes, storages.values())) > _MAX_WORKSPACE_BYTES:
+    if not tensors or sum(map(bytes_taken, storages.values())) > _MAX_WORKSPACE_BYTES:
         return mod, None
     workspace = f"{name}_workspace"
     changed = mod.clone()
     changed[name] = _take_tensors_as_arguments(function, {**storages, **tensors}, list(tensors))
     changed[workspace] = _workspace(workspace, [*storages.values(), *tensors.values()], tensors)
     return changed, workspace
-
-
-def _escaping_variables(
-    mod: tvm.IRModule, function: relax.Function, bindings: list[Any]
-) -> set[Any]:
-    """The variables whose memory may still be used when the function has returned.
-
-    They are those of its result, those that it passes to functions which may keep them, and those
-    that any of these are made of.
-    """
-    values = {binding.var: binding.value for binding in bindings}
-    waiting = list(variables_of(function.body.body))
-    for value in values.values():
-        if _may_keep(mod, value):
-            waiting += variables_of(value)
-    escaping: set[Any] = set()
-    while waiting:
-        variable = waiting.pop()
-        if variable not in escaping:
-            escaping.add(variable)
-            waiting += variables_of(values[variable]) if variable in values else []
-    return escaping
-
-
-def _may_keep(mod: tvm.IRModule, value: Any) -> bool:
-    """Whether a value calls a function that may keep its arguments.
-
-    Kernels, ops and the virtual machine's own functions keep none.
-    """
-    if not isinstance(value, tvm.ir.Call) or isinstance(value.op, tvm.ir.Op):
-        return False
-    if isinstance(value.op, relax.ExternFunc):
-        return not str(value.op.global_symbol).startswith(_BUILTIN)
-    is_named = isinstance(value.op, tvm.ir.GlobalVar)
-    return not (is_named and isinstance(mod[value.op], tvm.tirx.PrimFunc))
-
-
-def _calls(binding: Any, op: tvm.ir.Op) -> bool:
-    return isinstance(binding.value, tvm.ir.Call) and binding.value.op == op
-
-
-def _is_movable(storage: Any, escaping: set[Any]) -> bool:
-    """Whether a storage may be part of the workspace: of constant size, and not escaping."""
-    size = storage.value.args[0]
-    return storage.var not in escaping and all(
-        isinstance(extent, tvm.tirx.IntImm) for extent in size.values
-    )
-
-
-def _bytes(storage: Any) -> int:
-    """The size of a storage that is allocated."""
-    return math.prod(int(extent) for extent in storage.value.args[0].values)
 
 
 def _take_tensors_as_arguments(
@@ -136,7 +83,7 @@ def _take_tensors_as_arguments(
     def stays(binding: Any) -> bool:
         # What the caller holds must not be freed at its last use either.
         return binding.var not in moved and not (
-            _calls(binding, _KILL) and binding.value.args[0] in moved
+            calls_op(binding.value, "relax.vm.kill_object") and binding.value.args[0] in moved
         )
 
     body = rebuilt(function.body, lambda binding: [binding] if stays(binding) else [])

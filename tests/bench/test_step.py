@@ -47,6 +47,24 @@ def test_json_form(bench, contenders):
     assert model["contenders"]["graphgrad"]["ratio_to_graphgrad"] == 1
 
 
+def test_held_to_an_instruction_set(bench):
+    """All contenders compute the same loss with fewer instructions; stock TVM knows of none."""
+    peer("psutil")
+    options = ("--contenders", "graphgrad,tvm", "--isa", "sse4.2")
+    result = bench("step.py", "--json", *TINY, *ONE_TURN, *options)
+    assert result["settings"]["isa"] == "sse4.2"
+    contenders = result["models"]["resnet_digits"]["contenders"]
+    assert list(contenders) == ["graphgrad"] and "error" not in contenders["graphgrad"]
+
+
+def test_the_instruction_set_reaches_each_contender(step):
+    known, environment = step.held_to("avx2")
+    assert known["graphgrad"][1] == {"mcpu": "haswell"}
+    assert known["graphgrad_derived"][1] == {"rules": "derived", "mcpu": "haswell"}
+    assert "mcpu" not in known["torch"][1] and environment["ATEN_CPU_CAPABILITY"] == "avx2"
+    assert step.held_to(None) == (step.CONTENDERS, {})
+
+
 def test_report_names_failures_and_loaded_machines(step):
     measured = {
         "includes": "everything",
@@ -120,10 +138,10 @@ def test_every_spec_writes_a_workload(tmp_path):
 
 def test_without_a_compiler_of_c_nothing_is_compiled(step, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    settings = SimpleNamespace(threads=1, before=None)
+    settings = SimpleNamespace(threads=1, before=None, isa=None)
     with pytest.raises(step.ContenderError, match=r"needs a C\+\+ compiler: one of g\+\+"):
         step.started("torch_compile", None, settings)
-    monkeypatch.setattr(step, "Contender", lambda *given: given)
+    monkeypatch.setattr(step, "Contender", lambda *given, environment: given)
     given = ("torch", None, 1, step.CONTENDERS, None)
     assert step.started("torch", None, settings) == given
 

@@ -111,6 +111,20 @@ def test_branches_join_tuples_member_by_member():
     assert of_result(build, BOOL, PAIR, PAIR) == [[0, 1, 2, 1, 2], [1, 2]]
 
 
+def test_where_a_value_may_come_from():
+    def build(builder, condition, x, y, pair):
+        chosen = choice(builder, condition, builder.emit(relax.Tuple([x, y])), pair)
+        again = choice(builder, condition, builder.emit(relax.TupleGetItem(chosen, 1)), x)
+        cast = builder.match_cast(again, relax.TensorType(ndim=1, dtype="float64"))
+        view = builder.emit(op.memory.view(x, (2, 2)))
+        return relax.Tuple([again, cast, builder.emit(op.reshape(cast, (4,))), view])
+
+    aliases = analyzed(build, BOOL, TENSOR, TENSOR, PAIR, views=True)
+    *same, view = map(aliases.origins, aliases.result)
+    assert same == [[("param", 2), ("param", 3, 1), ("param", 1)]] * 3
+    assert [origin[0] for origin in view] == ["call"]
+
+
 def test_uses_in_the_branches_of_one_if_exclude_each_other():
     def build(builder, condition, x):
         branches = []

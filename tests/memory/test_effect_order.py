@@ -16,6 +16,11 @@ def incremented(x):
     )
 
 
+def printed(builder, x):
+    builder.emit(op.print(x, format="{}"))
+    return x
+
+
 def module(build, dataflow=True, pure=False):
     builder = relax.BlockBuilder()
     x = relax.Var("x", TENSOR)
@@ -98,6 +103,7 @@ def test_so_it_is_in_branches():
         (packed("tests.unheard_of"), True),
         (lambda b, x: b.emit(op.call_pure_packed(aliasing.SAME, x, ty_args=TENSOR)), False),
         (lambda b, x: x, False),
+        (printed, False),
     ],
 )
 def test_what_may_write(build, expected):

@@ -6,6 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
@@ -79,18 +80,19 @@ def test_results_are_right_and_new(build, values):
         np.testing.assert_allclose(result.numpy(), values(*arrays), rtol=1e-4, atol=1e-4)
 
 
-def test_what_a_packed_function_may_keep_is_allocated_anew():
+@pytest.mark.parametrize("name", ["tests.workspace.keep", "vm.builtin.tests_keep"])
+def test_what_a_packed_function_may_keep_is_allocated_anew(name):
     kept = []
 
     def keep(tensor):
         kept.append(tensor)
         return tensor
 
-    tvm_ffi.register_global_func("tests.workspace.keep", keep, override=True)
+    tvm_ffi.register_global_func(name, keep, override=True)
 
     def build(b, x, w):
         y = b.emit(op.matmul(b.emit(op.tanh(b.emit(op.matmul(x, w)))), w))
-        k = b.emit(relax.call_pure_packed("tests.workspace.keep", y, ty_args=[y.ty]))
+        k = b.emit(relax.call_pure_packed(name, y, ty_args=[y.ty]))
         return b.emit(op.exp(b.emit(op.matmul(k, w))))
 
     mod = function(build, ((8, 8), "float32"), ((8, 8), "float32"))
@@ -100,6 +102,18 @@ def test_what_a_packed_function_may_keep_is_allocated_anew():
     call(W, X)
     assert len(kept) == 2 and kept[0].data_ptr() != kept[1].data_ptr()
     np.testing.assert_array_equal(kept[0].numpy(), first)
+
+
+def test_what_a_packed_function_is_known_not_to_keep_is_in_the_workspace():
+    gg.declare_effects("tests.workspace.look")
+
+    def build(b, x, w):
+        y = b.emit(op.matmul(b.emit(op.tanh(b.emit(op.matmul(x, w)))), w))
+        b.emit(relax.call_pure_packed("tests.workspace.look", y, ty_args=[y.ty]))
+        return b.emit(op.exp(y))
+
+    mod, _ = changed(function(build, ((8, 8), "float32"), ((8, 8), "float32")))
+    assert allocations(mod) == 1  # the result
 
 
 def test_large_functions_take_memory_at_each_call(monkeypatch):

@@ -14,7 +14,6 @@ from ....ir.calls import result_types
 from ....ir.kernel_structure import is_among, static
 from ....ir.visits import visit_nodes
 from ....memory.alias import Aliases, Module
-from ....memory.regions import leaves
 from .chain import Call
 from .flat import FlatMap
 
@@ -100,7 +99,7 @@ class Calls:
     def touched(self, binding: Any) -> Touched:
         """The memory that a binding accesses; that of its results counts as written."""
         var = binding.var
-        results = {self._aliases.region(leaf) for leaf in leaves(self._aliases.values.get(var))}
+        results = self._aliases.regions_of(self._aliases.values.get(var))
         reads, writes = self._reads.get(var, set()), self._writes.get(var, set())
         return Touched(frozenset(reads), frozenset(writes | results))
 
@@ -114,8 +113,8 @@ class Calls:
 
     def region(self, number: int) -> int:
         """The class of memory of the tensor with a number."""
-        (leaf,) = leaves(self._aliases.value(self._tensors[number]))
-        return self._aliases.region(leaf)
+        (region,) = self._aliases.regions_of(self._aliases.value(self._tensors[number]))
+        return region
 
     def uses(self, number: int) -> int:
         """The number of uses of a tensor, given its number; its binding does not count."""
