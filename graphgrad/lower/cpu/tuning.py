@@ -33,9 +33,6 @@ class ContractionCosts:
         Cycles of an operation on part of a register: many processors do two such in one cycle.
     ragged_overhead : float
         Share of the time that a ragged row axis costs, besides the rows computed in vain.
-    large_rows_overhead : float
-        Share of the time that it costs if rows go along the larger factor, of which a step then
-        reads parts of cache lines.
     max_partial_bytes : int
         Bytes of results at most of which each part of a split sum has its own.
     min_terms_per_part : int
@@ -54,7 +51,6 @@ class ContractionCosts:
     step_cycles: float = 1.0
     narrow_cycles: float = 0.7
     ragged_overhead: float = 0.06
-    large_rows_overhead: float = 0.0
     max_partial_bytes: int = 5 << 17
     min_terms_per_part: int = 256
     min_panel_reuse: int = 1100
@@ -141,7 +137,6 @@ AVX512 = Processor(
         near_bytes=1 << 20,
         # Both ports are as wide as a register, so half of one takes as long.
         narrow_cycles=1.0,
-        large_rows_overhead=0.3,
         min_terms_per_part=512,
         min_panel_reuse=48,
         prefetch_steps=64,
@@ -158,7 +153,6 @@ AVX2 = Processor(
         step_cycles=3.0,
         ragged_overhead=0.0,
         narrow_cycles=1.0,
-        large_rows_overhead=0.3,
         min_panel_reuse=48,
         prefetch_steps=64,
     ),

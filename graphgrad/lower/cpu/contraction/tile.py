@@ -241,7 +241,6 @@ def _cycles(
     # All losses are shares of the time of the multiply-adds.
     overhead = (
         costs.ragged_overhead * ragged_axes
-        + costs.large_rows_overhead * _rows_cut_lines(contraction, tile, costs.near_bytes)
         + _CROWDED_OVERHEAD * (math.prod(distant_lengths) > _MAX_UNCROWDED_ROWS)
         + _BLOCKED_SUM_OVERHEAD * (panel_bytes > costs.near_bytes)
         + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in row_steps))
@@ -274,20 +273,6 @@ def _step_cycles(contraction: Contraction, tile: Tile, costs: ContractionCosts) 
         )
     # Multiply-adds and loads go on side by side, one of each per cycle: the longer sequence counts.
     return max(tile.registers, loads) + exposed_cycles
-
-
-def _rows_cut_lines(contraction: Contraction, tile: Tile, near_bytes: int) -> bool:
-    """Whether a tile's rows are neighbors in the larger factor, which is too large for the cache.
-
-    A step of the sum then reads a part of a line, and other tiles read the other parts of it later.
-    """
-    bytes_of = [
-        volume(contraction.used_by(factor, contraction.axes))
-        * tvm.DataType(contraction.dtype).itemsize
-        for factor in (tile.panel, 1 - tile.panel)
-    ]
-    neighbors = [contraction.step(1 - tile.panel, axis) == 1 for axis, _ in tile.rows]
-    return any(neighbors) and bytes_of[1] > max(bytes_of[0], near_bytes)
 
 
 def _mean_loads(contraction: Contraction, factor: int, tile: Tile) -> float:

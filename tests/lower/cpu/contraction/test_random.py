@@ -111,7 +111,6 @@ def test_random_contractions(seed, monkeypatch):
         max_partial_bytes=cache,
         min_terms_per_part=rng.choice([8, 256]),
         min_panel_reuse=rng.choice([1, 1536]),
-        large_rows_overhead=rng.choice([0.0, 0.3]),
         step_cycles=rng.choice([1.0, 3.0]),
     )
     monkeypatch.setattr(order, "_MIN_COPY_REUSE", rng.choice([1, 128]))
