@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant("donation: stores that meet", "memory/overwrite.py",
            "and all(a.is_apart_from(b) for a, b in combinations(sites, 2))", ""),
     Mutant("alias: one branch of an If", "memory/alias.py",
-           "self.regions.unify(result, *trees)", "self.regions.unify(result, trees[0])"),
+           "self.regions.choose(result, *trees)", "self.regions.choose(result, trees[0])"),
     Mutant("fusion: a result with two readers has an epilogue", "lower/kernels/epilogue.py",
            "or len(readers) != 1", "or not readers"),
     Mutant("schedule: epilogue dropped", "lower/cpu/schedule.py",
