@@ -93,9 +93,9 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     """
     check_compiler(name)
     tree = settings.before if name == BEFORE else None
-    known, environment = held_to(settings.isa)
+    contenders, environment = held_to(settings.isa)
     start = partial(
-        Contender, name, workload, settings.threads, known, tree, environment=environment
+        Contender, name, workload, settings.threads, contenders, tree, environment=environment
     )
     contender = start()
     if not _keeps_code(name):
@@ -113,11 +113,11 @@ def held_to(isa: str | None) -> tuple[Mapping[str, tuple[str, dict[str, Any]]], 
     if isa is None:
         return CONTENDERS, {}
     held = INSTRUCTION_SETS[isa]
-    known = {
+    contenders = {
         name: (module, {**options, "mcpu": held.mcpu} if module == _OURS_MODULE else options)
         for name, (module, options) in CONTENDERS.items()
     }
-    return known, held.variables
+    return contenders, held.variables
 
 
 def check_compiler(name: str) -> None:

@@ -43,7 +43,7 @@ def check_results(mod: tvm.IRModule) -> tvm.IRModule:
     def checked(variable: Any, function: relax.Function) -> relax.Function:
         aliases = analyzed.function(variable)
 
-        def with_check(binding: Any) -> list[Any]:
+        def check_behind(binding: Any) -> list[Any]:
             if not _is_new_tensor(binding):
                 return [binding]
             origins = aliases.origins(aliases.values[binding.var])
@@ -57,7 +57,7 @@ def check_results(mod: tvm.IRModule) -> tvm.IRModule:
 
         if not unaligned[variable]:
             return function
-        return replace_body(function, rebuilt(function.body, with_check))
+        return replace_body(function, rebuilt(function.body, check_behind))
 
     return map_functions(mod, checked, builder)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ NewResults: TypeAlias = Mapping[int, tvm.runtime.Tensor]
 """What a function returns, by position, without the arguments that it has overwritten."""
 
 
-class TrainingStep(Synchronized):
+class TrainingStep(Synchronized, ABC):
     """The state of a training step, and how each call changes it.
 
     A subclass says what computes: the functions, and where errors of the device go.
@@ -46,22 +47,22 @@ class TrainingStep(Synchronized):
     _tensors: Owned
 
     @property
+    @abstractmethod
     def accumulate(self) -> int:
         """How many calls, each with a micro-batch, make a step."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _method(self) -> str:
         """The optimizer in words, without its learning rate."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reading(self, what: str) -> AbstractContextManager[None]:
         """While inside, errors of the device are those of a copy of something to the host."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restore(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
         """Make the tensors those of a state file that fits; nothing changes where that fails."""
-        raise NotImplementedError
 
     @property
     @one_at_a_time
