@@ -124,7 +124,9 @@ def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
         if attributes.get(CHECKED):
             return _without_asserts(kernel, lambda statement: True)
         if attributes.get(CHECK):
-            return _without_asserts(kernel, lambda statement: statement.error_kind.value == "TypeError")
+            return _without_asserts(
+                kernel, lambda statement: statement.error_kind.value == "TypeError"
+            )
         return kernel
 
     return map_kernels(mod, skipped)
