@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ..errors import AliasError, ArgumentError
 from ..ir.calls import callee, data_of
-from ..ops.copy import KERNEL_OF_COPY
+from ..ir.kernel_calls import KERNEL_OF_COPY
 from .effects import NOTHING, Effects, effects_of
 from .regions import OUTSIDE, Leaf, Tree, leaves
 

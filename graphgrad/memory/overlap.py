@@ -17,11 +17,11 @@ import tvm_ffi
 from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
+from ..ir.kernel_calls import KERNEL_OF_COPY
 from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, replace_body
-from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 
