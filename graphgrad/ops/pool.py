@@ -21,6 +21,7 @@ from ..ir.tensor import Dimension, Tensor, accumulator_dtype, is_float, type_sha
 from ..layout import orders
 from ..layout.rule import LaidOut, Site, layout_rule
 from . import functional as op
+from .conv import permuted
 from .define import call_op, define_op
 from .legalize import legalization, legalization_by_ops
 from .pool_windows import LAYOUTS, Indices, Pool, inside, number_of_taps
@@ -296,8 +297,7 @@ def max_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """
 
     def expression(ct: te.Tensor, x: te.Tensor) -> te.Tensor:
-        y = _maxima(call.attrs, ct.shape, x)
-        y, ct = (_to_layout(tensor, call.attrs) for tensor in (y, ct))
+        y, ct = (_in_layout(t, call.attrs) for t in (_maxima(call.attrs, ct.shape, x), ct))
         return max_scatter_expression(call, ct, max_index_expression(call, x, y))
 
     return builder.call_te(expression, *call.args, primfunc_name_hint="max_pool_backward")
@@ -308,22 +308,14 @@ def avg_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower TVM's gradient of average pooling; the stock one leaves the same border unguarded."""
 
     def expression(ct: te.Tensor) -> te.Tensor:
-        return avg_gradient_expression(call, _to_layout(ct, call.attrs))
+        return avg_gradient_expression(call, _in_layout(ct, call.attrs))
 
     return builder.call_te(expression, call.args[0], primfunc_name_hint="avg_pool_backward")
 
 
-def _to_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
+def _in_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
     """The result of a pooling, or its cotangent, in the layout of the pooling's argument."""
-    layout, out_layout = str(attrs.layout), str(attrs.out_layout)
-    if layout == out_layout:
-        return output
-    shape = [output.shape[out_layout.index(name)] for name in layout]
-
-    def element(*indices: Any) -> Any:
-        return output(*(indices[layout.index(name)] for name in out_layout))
-
-    return te.compute(shape, element, name="in_layout")
+    return permuted(output, str(attrs.out_layout), str(attrs.layout))
 
 
 def _lowest(dtype: str) -> Any:
