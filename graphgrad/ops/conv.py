@@ -353,8 +353,9 @@ def bordered(
     target: str,
     before: Mapping[str, Dimension],
     extents: Mapping[str, Dimension],
+    fill: Any = None,
 ) -> te.Tensor:
-    """A tensor of one layout in another, inside a border of zeros.
+    """A tensor of one layout in another, inside a border.
 
     Parameters
     ----------
@@ -362,10 +363,13 @@ def bordered(
     source, target : str
         Its layout, and that of the result.
     before : mapping
-        From an axis to the number of zeros before the first element.
+        From an axis to the length of the border before the first element.
     extents : mapping
         From an axis to its extent in the result; what is beyond it is left out.
+    fill : expression, optional
+        What the border holds; by default zeros.
     """
+    fill = tirx.const(0, str(x.dtype)) if fill is None else fill
     extent_of = dict(zip(source, extents_of(x, source, source), strict=True))
     first = {axis: before.get(axis, 0) for axis in source}
     result_extent_of = {axis: extents.get(axis, extent_of[axis]) for axis in source}
@@ -390,7 +394,7 @@ def bordered(
         ]
         value = x(*[source_index[axis] for axis in source])
         # No Select, which would read outside of the tensor.
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, str(x.dtype)))
+        return tirx.if_then_else(tirx.all(*inside), value, fill)
 
     return te.compute(long([result_extent_of[axis] for axis in target]), element, name="padded")
 

@@ -22,7 +22,7 @@ from ..layout.value import Value
 from .define import OPAQUE, call_op, define_op
 from .index_restated import register_kernels
 from .indexing import Indexing, gather, outside_value, scatter_nest, within
-from .legalize import checked_axis, legalization
+from .legalize import checked_axis, fields_of, legalization
 from .opaque_kernel import extern, fill
 
 
@@ -289,7 +289,7 @@ def _gather(
 @legalization("relax.index_tensor")
 def index_tensor(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower index_tensor as gather_nd of the stacked coordinates."""
-    x, indices = call.args[0], _fields(builder, call.args[1])
+    x, indices = call.args[0], fields_of(builder, call.args[1])
 
     def expression(x: te.Tensor, indices: list[te.Tensor]) -> te.Tensor:
         return gather(Indexing("nd", 0), x, _stacked(indices), outside_value(str(x.dtype)))
@@ -322,7 +322,7 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         def mean(*i: Any) -> Any:
             # The data's element is one of those that are averaged.
             divisor = (count(*i) + 1).astype(wide)
-            divide = tirx.div if dtype.startswith(("float", "bfloat")) else tirx.floordiv
+            divide = tirx.div if is_float(dtype) else tirx.floordiv
             return divide(total(*i), divisor).astype(dtype)
 
         return te.compute(data.shape, mean, name="mean")
@@ -368,7 +368,7 @@ def index_put(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     run.
     """
     data, values = call.args[0], call.args[2]
-    indices = _fields(builder, call.args[1])
+    indices = fields_of(builder, call.args[1])
     reduction = "add" if call.attrs.accumulate else "update"
 
     def expression(data: te.Tensor, indices: list[te.Tensor], values: te.Tensor) -> te.Tensor:
@@ -399,15 +399,6 @@ def reverse_sequence(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, element, name="reverse_sequence")
 
     return builder.call_te(expression, *call.args, primfunc_name_hint="reverse_sequence")
-
-
-def _fields(builder: relax.BlockBuilder, indices: Any) -> list[Any]:
-    """The tensors of an argument that is a tuple of them, or a single one."""
-    if isinstance(indices.ty, relax.TensorType):
-        return [indices]
-    if isinstance(indices, relax.Tuple):
-        return list(indices.fields)
-    return [builder.emit(relax.TupleGetItem(indices, k)) for k in range(len(indices.ty.fields))]
 
 
 def _stacked(indices: list[te.Tensor]) -> te.Tensor:

@@ -15,6 +15,7 @@ from ...errors import ArgumentError
 from ...ir.kernel_rewrite import replace_realized
 from ...ir.kernel_structure import statements_of
 from ...ir.loops import sequence
+from ...ir.visits import nodes_in
 from ..backprop import wide
 from ..graph import operations, sources
 from ..kinds import map_stage
@@ -171,11 +172,4 @@ def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc
 
 def _writes(statement: Any, buffers: Mapping[Any, Any]) -> bool:
     """Whether a statement stores to one of some buffers."""
-    result = False
-
-    def visit(store: Any) -> None:
-        nonlocal result
-        result = result or store.buffer in buffers
-
-    tvm_ffi.structural_walk(statement, (tirx.BufferStore, visit))
-    return result
+    return any(store.buffer in buffers for store in nodes_in(statement, tirx.BufferStore))
