@@ -47,7 +47,8 @@ from ..ir.tensor import (
 from ..layout import orders
 from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, layout_rule
-from .define import call_op, define_op
+from .define import call_op, define_op, in_given_shape
+from .elementwise import cast
 from .legalize import legalization
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
@@ -444,13 +445,6 @@ def wide_dtype(source: str, result: str) -> str:
     if is_float(source) != is_float(result):
         return accumulator_dtype(result)
     return max(accumulator_dtype(source), accumulator_dtype(result), key=bits)
-
-
-def cast(x: te.Tensor, dtype: str) -> te.Tensor:
-    """A tensor in another dtype."""
-    if str(x.dtype) == dtype:
-        return x
-    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="narrow")
 
 
 _MIN_VECTOR_CHANNELS = 8
@@ -854,10 +848,6 @@ def _emitted(
     return like.emitter.emit(call)
 
 
-def _infer_type(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[2], call.args[0].ty.dtype)
-
-
 def _data_gradient(call: relax.Call, ct: te.Tensor, w: te.Tensor) -> te.Tensor:
     window = Window.of(call.attrs)
     layouts = Layouts.of(call.attrs, window.rank)
@@ -872,10 +862,10 @@ def _weight_gradient(call: relax.Call, x: te.Tensor, ct: te.Tensor) -> te.Tensor
 
 
 _DATA_GRADIENT = define_op(
-    "conv_data_gradient", ["ct", "weight", "shape"], _infer_type, _data_gradient
+    "conv_data_gradient", ["ct", "weight", "shape"], in_given_shape, _data_gradient
 )
 _WEIGHT_GRADIENT = define_op(
-    "conv_weight_gradient", ["data", "ct", "shape"], _infer_type, _weight_gradient
+    "conv_weight_gradient", ["data", "ct", "shape"], in_given_shape, _weight_gradient
 )
 
 
@@ -885,50 +875,25 @@ _CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]
 
 
-@legalization(*_CONVOLUTIONS)
-def _lower_conv(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower a convolution in any layout."""
-    window = Window.of(call.attrs)
+@legalization(*_CONVOLUTIONS, *_TRANSPOSED)
+def _lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a convolution in any layout; a transposed one is the data gradient of another."""
+    window, shape = Window.of(call.attrs), type_shape(call.ty)
+    is_transposed = call.op.name in _TRANSPOSED
+    form = data_gradient if is_transposed else convolution
     layouts = Layouts.of(call.attrs, window.rank)
+    layouts = layouts.transposed if is_transposed else layouts
+    out_layout = str(call.attrs.out_layout)
+    check_layout(out_layout, layouts.data)
+    extents = dict(zip(out_layout, shape, strict=True))
+    check_output(call.op.name, [extents[axis] for axis in SPATIAL[window.rank]])
 
     def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        axes = (layouts.data, layouts.kernel, _out_layout(call, layouts))
-        return convolution(x, w, type_shape(call.ty), window, axes, str(call.ty.dtype))
+        axes = (layouts.data, layouts.kernel, out_layout)
+        return form(x, w, shape, window, axes, str(call.ty.dtype))
 
-    return _call_te(builder, call, layouts, expression)
-
-
-@legalization(*_TRANSPOSED)
-def _lower_conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower a transposed convolution in any layout: the data gradient of a convolution."""
-    window = Window.of(call.attrs)
-    layouts = Layouts.of(call.attrs, window.rank).transposed
-
-    def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        axes = (layouts.data, layouts.kernel, _out_layout(call, layouts))
-        return data_gradient(x, w, type_shape(call.ty), window, axes, str(call.ty.dtype))
-
-    return _call_te(builder, call, layouts, expression)
-
-
-def _call_te(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    layouts: Layouts,
-    expression: Callable[[te.Tensor, te.Tensor], te.Tensor],
-) -> Any:
-    """The call of a convolution's kernel, once its outputs are known to exist."""
-    extents = dict(zip(_out_layout(call, layouts), type_shape(call.ty), strict=True))
-    check_output(call.op.name, [extents[axis] for axis in SPATIAL[len(extents) - 2]])
     name = call.op.name.rsplit(".", 1)[-1]
     return builder.call_te(expression, *call.args, primfunc_name_hint=name)
-
-
-def _out_layout(call: relax.Call, layouts: Layouts) -> str:
-    """The layout of the result, which permutes the axes of the data's."""
-    layout = str(call.attrs.out_layout)
-    check_layout(layout, layouts.data)
-    return layout
 
 
 def _order_of_weights(call: relax.Call) -> Order | None:

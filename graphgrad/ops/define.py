@@ -91,6 +91,16 @@ def define_lowered(
     return op
 
 
+def like_first(call: relax.Call) -> Any:
+    """The type of a call's first argument."""
+    return call.args[0].ty
+
+
+def in_given_shape(call: relax.Call) -> relax.TensorType:
+    """The type of a call's first argument in the shape that is its last."""
+    return relax.TensorType(call.args[-1], call.args[0].ty.dtype)
+
+
 def call_op(op: Any, arguments: Sequence[Any], **attributes: Any) -> relax.Call:
     """A call of an op of ours; attributes are ints, strings, booleans and lists of them."""
     return relax.Call(op, list(arguments), tvm.ir.make_node("ir.DictAttrs", **attributes), [])

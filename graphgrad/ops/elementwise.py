@@ -50,6 +50,24 @@ def is_float_element(value: Any) -> bool:
     return is_float(str(value.ty).removeprefix("T."))
 
 
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """A tensor in another dtype; itself if it has that."""
+    if str(x.dtype) == dtype:
+        return x
+    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="cast")
+
+
+def mapped(
+    builder: relax.BlockBuilder, x: Any, element: Callable[[Any], Any], name: str, hint: str = ""
+) -> Any:
+    """The call of a kernel that computes each element of its result from one of `x`."""
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: element(x(*i)), name=name)
+
+    return builder.call_te(expression, x, primfunc_name_hint=hint or name)
+
+
 Element = Callable[..., Any]
 """Builds the expression of an output element from those of the operands."""
 
@@ -244,10 +262,7 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         raised = tirx.Select(value < lower, lower, value)
         return tirx.Select(raised > upper, upper, raised)
 
-    def expression(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")
-
-    return builder.call_te(expression, x, primfunc_name_hint="tir_clip")
+    return mapped(builder, x, element, "clip", "tir_clip")
 
 
 def _lower_fill(op: str) -> None:

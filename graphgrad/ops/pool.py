@@ -22,8 +22,8 @@ from ..layout import orders
 from ..layout.rule import LaidOut, Site, layout_rule
 from . import functional as op
 from .conv import bordered, permuted
-from .define import call_op, define_op
-from .elementwise import minus_infinity
+from .define import call_op, define_op, in_given_shape
+from .elementwise import cast, minus_infinity
 from .legalize import legalization, legalization_by_ops
 from .pool_windows import LAYOUTS, Indices, Pool, inside, number_of_taps
 from .resample import Table, resample
@@ -96,10 +96,6 @@ def is_nan(value: Any) -> Any:
     return tirx.isnan(value.astype(accumulator_dtype(str(value.ty))))
 
 
-def _infer_from_shape(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[-1], call.args[0].ty.dtype)
-
-
 def _infer_index(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(call.args[1].ty.shape, Pool.of(call.attrs).index_dtype)
 
@@ -138,9 +134,7 @@ def _sum_over_windows(
         return te.sum(tirx.if_then_else(reads, chosen, zero).astype(accumulator), axis=over)
 
     total = te.compute(tuple(shape), element, name="sum_over_windows")
-    if accumulator == dtype:
-        return total
-    return te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="narrow")
+    return cast(total, dtype)
 
 
 def avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
@@ -224,11 +218,11 @@ def _max_position_expression(call: relax.Call, index: te.Tensor) -> te.Tensor:
 
 
 _AVG_GRADIENT = define_op(
-    "avg_pool_gradient", ["ct", "shape"], _infer_from_shape, avg_gradient_expression
+    "avg_pool_gradient", ["ct", "shape"], in_given_shape, avg_gradient_expression
 )
 _MAX_INDEX = define_op("max_pool_index", ["data", "output"], _infer_index, max_index_expression)
 _MAX_SCATTER = define_op(
-    "max_pool_scatter", ["ct", "index", "shape"], _infer_from_shape, max_scatter_expression
+    "max_pool_scatter", ["ct", "index", "shape"], in_given_shape, max_scatter_expression
 )
 _MAX_GATHER = define_op("max_pool_gather", ["data", "index"], _infer_gather, _max_gather_expression)
 _MAX_POSITION = define_op(

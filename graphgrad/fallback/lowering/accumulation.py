@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
 from ...errors import ArgumentError
 from ...ir.kernel_rewrite import replace_realized
-from ...ir.kernel_structure import statements_of
+from ...ir.kernel_structure import statements_of, substitute_values
 from ...ir.loops import sequence
 from ...ir.visits import nodes_in
 from ..backprop import wide
@@ -165,7 +164,7 @@ def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc
     last = [statement for statement in statements if _writes(statement, table)]
     first = [statement for statement in statements if not _writes(statement, table)]
     body = replace_realized(func.body, body=sequence(*first, *last))
-    body = tvm_ffi.structural_map(body, (tvm.ir.Var, lambda var: table.get(var, var)))
+    body = substitute_values(body, table)
     params = [param for number, param in enumerate(func.params) if number not in shared]
     return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
 
