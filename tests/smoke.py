@@ -67,8 +67,8 @@ memory/test_donation.py
 memory/test_overlap.py
 models/test_lenet.py
 models/test_mlp.py
-ops/legalize/test_linalg.py
-ops/legalize/test_norm.py
+ops/test_linalg.py
+ops/test_norm.py
 ops/test_conv.py
 ops/test_copy.py
 ops/test_pool.py

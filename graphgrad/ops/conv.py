@@ -33,6 +33,7 @@ from tvm import relax, te, tirx
 from ..errors import ArgumentError
 from ..fallback.forms.residues import label, merged
 from ..fallback.kinds import Kind, marked
+from ..ir.attributes import Attributes
 from ..ir.tensor import (
     Dimension,
     Tensor,
@@ -43,7 +44,12 @@ from ..ir.tensor import (
     same_dimension,
     type_shape,
 )
-from .define import call_op, define_op
+from ..layout import orders
+from ..layout.orders import Order
+from ..layout.rule import LaidOut, Site, layout_rule
+from .define import call_op, define_op, in_given_shape
+from .elementwise import cast
+from .legalize import legalization
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 """The spatial axes of a layout by their number, in the order of a window's numbers."""
@@ -348,8 +354,9 @@ def bordered(
     target: str,
     before: Mapping[str, Dimension],
     extents: Mapping[str, Dimension],
+    fill: Any = None,
 ) -> te.Tensor:
-    """A tensor of one layout in another, inside a border of zeros.
+    """A tensor of one layout in another, inside a border.
 
     Parameters
     ----------
@@ -357,10 +364,13 @@ def bordered(
     source, target : str
         Its layout, and that of the result.
     before : mapping
-        From an axis to the number of zeros before the first element.
+        From an axis to the length of the border before the first element.
     extents : mapping
         From an axis to its extent in the result; what is beyond it is left out.
+    fill : expression, optional
+        What the border holds; by default zeros.
     """
+    fill = tirx.const(0, str(x.dtype)) if fill is None else fill
     extent_of = dict(zip(source, extents_of(x, source, source), strict=True))
     first = {axis: before.get(axis, 0) for axis in source}
     result_extent_of = {axis: extents.get(axis, extent_of[axis]) for axis in source}
@@ -385,7 +395,7 @@ def bordered(
         ]
         value = x(*[source_index[axis] for axis in source])
         # No Select, which would read outside of the tensor.
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, str(x.dtype)))
+        return tirx.if_then_else(tirx.all(*inside), value, fill)
 
     return te.compute(long([result_extent_of[axis] for axis in target]), element, name="padded")
 
@@ -435,13 +445,6 @@ def wide_dtype(source: str, result: str) -> str:
     if is_float(source) != is_float(result):
         return accumulator_dtype(result)
     return max(accumulator_dtype(source), accumulator_dtype(result), key=bits)
-
-
-def cast(x: te.Tensor, dtype: str) -> te.Tensor:
-    """A tensor in another dtype."""
-    if str(x.dtype) == dtype:
-        return x
-    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="narrow")
 
 
 _MIN_VECTOR_CHANNELS = 8
@@ -845,10 +848,6 @@ def _emitted(
     return like.emitter.emit(call)
 
 
-def _infer_type(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[2], call.args[0].ty.dtype)
-
-
 def _data_gradient(call: relax.Call, ct: te.Tensor, w: te.Tensor) -> te.Tensor:
     window = Window.of(call.attrs)
     layouts = Layouts.of(call.attrs, window.rank)
@@ -863,8 +862,102 @@ def _weight_gradient(call: relax.Call, x: te.Tensor, ct: te.Tensor) -> te.Tensor
 
 
 _DATA_GRADIENT = define_op(
-    "conv_data_gradient", ["ct", "weight", "shape"], _infer_type, _data_gradient
+    "conv_data_gradient", ["ct", "weight", "shape"], in_given_shape, _data_gradient
 )
 _WEIGHT_GRADIENT = define_op(
-    "conv_weight_gradient", ["data", "ct", "shape"], _infer_type, _weight_gradient
+    "conv_weight_gradient", ["data", "ct", "shape"], in_given_shape, _weight_gradient
 )
+
+
+# The stock lowerings add up half precision in half precision, and leave an output layout of its
+# own, and all but one layout of transposed convolutions, to a code generator that cannot emit them.
+_CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
+_TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]
+
+
+@legalization(*_CONVOLUTIONS, *_TRANSPOSED)
+def _lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a convolution in any layout; a transposed one is the data gradient of another."""
+    window, shape = Window.of(call.attrs), type_shape(call.ty)
+    is_transposed = call.op.name in _TRANSPOSED
+    form = data_gradient if is_transposed else convolution
+    layouts = Layouts.of(call.attrs, window.rank)
+    layouts = layouts.transposed if is_transposed else layouts
+    out_layout = str(call.attrs.out_layout)
+    check_layout(out_layout, layouts.data)
+    extents = dict(zip(out_layout, shape, strict=True))
+    check_output(call.op.name, [extents[axis] for axis in SPATIAL[window.rank]])
+
+    def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        axes = (layouts.data, layouts.kernel, out_layout)
+        return form(x, w, shape, window, axes, str(call.ty.dtype))
+
+    name = call.op.name.rsplit(".", 1)[-1]
+    return builder.call_te(expression, *call.args, primfunc_name_hint=name)
+
+
+def _order_of_weights(call: relax.Call) -> Order | None:
+    """The order in which a convolution reads its weights, if its layout is to be converted.
+
+    It is not where it is another one than the standard: its author has chosen a layout.
+    """
+    rank = len(call.args[1].ty.shape)
+    standard = Layouts.standard(rank - 2)
+    if call.op.name in _TRANSPOSED:
+        standard = standard.transposed
+    attributes = Attributes(call.attrs)
+    out_layout = standard.data if call.op == _DATA_GRADIENT else attributes.out_layout
+    if (
+        Layouts(attributes.data_layout, attributes.kernel_layout) != standard
+        or out_layout != standard.data
+    ):
+        return None
+    return orders.filters_last(rank)
+
+
+@layout_rule(*_CONVOLUTIONS, *_TRANSPOSED, weights=_order_of_weights)
+def _convolution_layout(site: Site) -> LaidOut | None:
+    """The convolution of NHWC data with HWIO weights.
+
+    Those of a transposed convolution become HWOI: the same memory as those of the convolution
+    whose data gradient it is.
+    """
+    layouts = _layouts(site)
+    if layouts is None:
+        return None
+    return site.passed(
+        _operands(site),
+        orders.channels_last(site.operands[0].rank),
+        out_layout=layouts["data_layout"],
+        **layouts,
+    )
+
+
+# The op that a transposed convolution is imported as where Relax's cannot state it.
+@layout_rule("graphgrad.conv_data_gradient", weights=_order_of_weights)
+def _data_gradient_layout(site: Site) -> LaidOut | None:
+    """The data gradient of NHWC data and HWIO weights, for a shape in the stored order."""
+    layouts = _layouts(site)
+    if layouts is None:
+        return None
+    order = orders.channels_last(site.operands[0].rank)
+    shape = relax.ShapeExpr(orders.extents(site.shape, order))
+    return site.passed([*_operands(site), shape], order, **layouts)
+
+
+def _layouts(site: Site) -> dict[str, str] | None:
+    """The layouts of a convolution, channels last; None if it is not converted."""
+    filters = _order_of_weights(site.call)
+    if filters is None:
+        return None
+    order = orders.channels_last(len(filters))
+    return {
+        "data_layout": orders.letters(site.attributes.data_layout, order),
+        "kernel_layout": orders.letters(site.attributes.kernel_layout, filters),
+    }
+
+
+def _operands(site: Site) -> list[Any]:
+    """The data and the weights of a convolution, channels last."""
+    x, w = site.operands[:2]
+    return [x.in_order(orders.channels_last(x.rank)), w.in_order(orders.filters_last(w.rank))]

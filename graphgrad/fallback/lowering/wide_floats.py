@@ -23,6 +23,7 @@ from tvm.s_tir import SBlock
 from tvm.tirx.buffer import BufferType
 
 from ...errors import ArgumentError
+from ...ir.visits import nodes_in
 from ..walk import Expr, Recursion, called, children, identity, is_load, rebuilt, unrolled
 
 _NARROW = "bfloat16"
@@ -73,13 +74,8 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _dtypes(func: tirx.PrimFunc) -> set[str]:
     """The dtypes that a function reads, writes, and casts to."""
-    dtypes = {str(_element_type(param)) for param in func.params}
-
-    def visit(node: Any) -> None:
-        dtypes.add(str(node.ty))
-
-    tvm_ffi.structural_walk(func.body, ((prim.Cast, tvm.ir.TensorLoad), visit))
-    return dtypes
+    read = nodes_in(func.body, (prim.Cast, tvm.ir.TensorLoad))
+    return {str(_element_type(param)) for param in func.params} | {str(node.ty) for node in read}
 
 
 def _element_type(value: Any) -> Any:
@@ -98,21 +94,17 @@ def _inner_buffers(body: Any) -> dict[int, Any]:
     allocated: list[Any] = []
     opaque: set[int] = set()
 
-    def visit(node: Any) -> None:
+    for node in nodes_in(body, (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)):
         if isinstance(node, SBlock):
             allocated.extend(node.alloc_buffers)
             opaque.update(identity(match.source.source) for match in node.match_buffers)
         elif isinstance(node, tirx.AllocBuffer):
             allocated.append(node.buffer)
         elif isinstance(node, tirx.Evaluate):
-            hide = (tvm.ir.TensorLoad, lambda load: opaque.add(identity(load.source)))
-            tvm_ffi.structural_walk(node, hide)
+            opaque.update(identity(load.source) for load in nodes_in(node, tvm.ir.TensorLoad))
         else:
             # A buffer as an argument: what the call does with its memory is not seen.
             opaque.update(map(identity, node.args))
-
-    kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)
-    tvm_ffi.structural_walk(body, (kinds, visit))
     return {
         identity(buffer): tirx.decl_buffer(
             buffer.ty.shape, _WIDE, buffer.name, scope=buffer.ty.storage_scope

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, renew_defs
 
@@ -87,7 +86,7 @@ def _bind_extents(kernel: tirx.PrimFunc, consumed: Any, produced: Any) -> tirx.P
         for extent, produced_extent in pairs
         if isinstance(extent, tvm.ir.Var)
     }
-    return tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: produced_extents.get(var, var)))
+    return substitute_values(kernel, produced_extents)
 
 
 def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:

@@ -1,4 +1,4 @@
-"""Lowerings of elementwise ops.
+"""Elementwise ops: their lowerings and layout rules.
 
 Stock ones turn NaN into numbers where they compare, know no half precision of many functions, and
 lose the digits of small results.
@@ -13,9 +13,60 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
-from ..extrema import is_float_element, larger, smaller
-from .precision import lower_half_in_float32
-from .table import Legalization, legalization
+from ..ir.kernel_structure import static
+from ..ir.tensor import is_float
+from ..layout.rule import LaidOut, Site, broadcast, cheapest_order, layout_rule
+from ..layout.value import Value
+from .legalize import Legalization, legalization, lower_half_in_float32
+
+
+def larger(a: Any, b: Any) -> Any:
+    """The larger of two elements, or NaN if one of them is: ``tirx.max`` may drop it."""
+    if not is_float_element(a):
+        return tirx.max(a, b)
+    # Both comparisons fail only where one is NaN, and then the sum is NaN.
+    return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b))
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller of two elements, or NaN if one of them is: ``tirx.min`` may drop it."""
+    if not is_float_element(a):
+        return tirx.min(a, b)
+    return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))
+
+
+def infinity(dtype: str) -> Any:
+    """The greatest number of a dtype, which is the least of none."""
+    return tirx.const(float("inf"), dtype) if is_float(dtype) else tirx.max_value(dtype)
+
+
+def minus_infinity(dtype: str) -> Any:
+    """The least number of a dtype, which is the greatest of none."""
+    return tirx.const(float("-inf"), dtype) if is_float(dtype) else tirx.min_value(dtype)
+
+
+def is_float_element(value: Any) -> bool:
+    """Whether an element of a tensor expression is a float."""
+    return is_float(str(value.ty).removeprefix("T."))
+
+
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """A tensor in another dtype; itself if it has that."""
+    if str(x.dtype) == dtype:
+        return x
+    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="cast")
+
+
+def mapped(
+    builder: relax.BlockBuilder, x: Any, element: Callable[[Any], Any], name: str, hint: str = ""
+) -> Any:
+    """The call of a kernel that computes each element of its result from one of `x`."""
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: element(x(*i)), name=name)
+
+    return builder.call_te(expression, x, primfunc_name_hint=hint or name)
+
 
 Element = Callable[..., Any]
 """Builds the expression of an output element from those of the operands."""
@@ -64,7 +115,7 @@ def _number(argument: Any) -> Any:
 def _broadcast_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     rank = max(len(a), len(b))
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in (a, b)]
-    return [y if _is_one(x) else x for x, y in zip(*padded, strict=True)]
+    return [y if static(x) == 1 else x for x, y in zip(*padded, strict=True)]
 
 
 def _read(operand: Any, index: Sequence[Any]) -> Any:
@@ -73,12 +124,8 @@ def _read(operand: Any, index: Sequence[Any]) -> Any:
         return operand
     operand_index = index[len(index) - len(operand.shape) :]
     return operand(
-        *(0 if _is_one(d) else i for d, i in zip(operand.shape, operand_index, strict=True))
+        *(0 if static(d) == 1 else i for d, i in zip(operand.shape, operand_index, strict=True))
     )
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, int | tirx.IntImm) and int(extent) == 1
 
 
 def _not(condition: Any) -> Any:
@@ -206,7 +253,7 @@ _lower("relax.sign", _sign)
 def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower clip so that NaN stays NaN; the upper bound wins where the bounds are crossed."""
     x, low, high = call.args
-    if not str(x.ty.dtype).startswith(("float", "bfloat")):
+    if not is_float(str(x.ty.dtype)):
         return builder.call_te(topi.clip, x, low, high, primfunc_name_hint="tir_clip")
     dtype = str(x.ty.dtype)
     lower, upper = (tirx.const(float(bound.value), dtype) for bound in (low, high))
@@ -215,10 +262,7 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         raised = tirx.Select(value < lower, lower, value)
         return tirx.Select(raised > upper, upper, raised)
 
-    def expression(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")
-
-    return builder.call_te(expression, x, primfunc_name_hint="tir_clip")
+    return mapped(builder, x, element, "clip", "tir_clip")
 
 
 def _lower_fill(op: str) -> None:
@@ -249,3 +293,34 @@ lower_half_in_float32(
     *("relax.isinf", "relax.isnan", "relax.log_add_exp", "relax.mod", "relax.power"),
     *("relax.sinh", "relax.tan", "relax.tanh"),
 )
+
+
+# fmt: off
+_UNARY = [
+    "abs", "acos", "acosh", "asin", "asinh", "astype", "atan", "atanh", "bitwise_not", "ceil",
+    "clip", "cos", "cosh", "erf", "exp", "floor", "full_like", "isfinite", "isinf", "isnan",
+    "log", "logical_not", "negative", "ones_like", "round", "rsqrt", "sigmoid", "sign", "sin",
+    "sinh", "sqrt", "square", "tan", "tanh", "trunc", "zeros_like", "nn.gelu", "nn.gelu_tanh",
+    "nn.leakyrelu", "nn.relu", "nn.selu", "nn.silu", "nn.softplus",
+]
+_BROADCASTING = [
+    "add", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "divide", "equal", "ewise_fma",
+    "floor_divide", "floor_mod", "greater", "greater_equal", "left_shift", "less", "less_equal",
+    "log_add_exp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod",
+    "multiply", "not_equal", "power", "right_shift", "subtract", "where",
+]
+# fmt: on
+
+
+@layout_rule(*(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]))
+def elementwise_layout(site: Site) -> LaidOut | None:
+    """Compute in the order that moves the fewest elements; small operands are reshaped to it."""
+    tensors = [operand for operand in site.operands if isinstance(operand, Value)]
+    order = cheapest_order(tensors, len(site.shape))
+    if order is None:
+        return None
+    arguments = [
+        broadcast(operand, order) if isinstance(operand, Value) else operand
+        for operand in site.operands
+    ]
+    return site.passed(arguments, order)

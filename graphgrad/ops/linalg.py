@@ -1,28 +1,27 @@
-"""Lowerings of matrix products."""
+"""Matrix products: their lowerings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, te
 
-from ...ir.tensor import Emitter, accumulator_dtype, type_shape
-from .. import functional as op
-from ..einsum import einsum as written_out
-from .table import legalization
+from ..ir.kernel_structure import static
+from ..ir.tensor import Emitter, Tensor, accumulator_dtype, type_shape
+from . import functional as op
+from .einsum import einsum as written_out
+from .legalize import legalization, legalization_by_ops
 
 
-@legalization("relax.einsum")
-def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+@legalization_by_ops("relax.einsum")
+def einsum(operands: Sequence[Tensor], attrs: Any) -> Tensor:
     """Lower einsum to matrix products.
 
     The stock form is one loop nest: it takes the product of three operands point by point, and adds
     up half precision in half precision.
     """
-    emitter = Emitter(builder)
-    with emitter.at(call.span, ""):
-        return written_out(str(call.attrs.subscripts), emitter.lift(call.args[0])).expr
+    return written_out(attrs.subscripts, operands)
 
 
 @legalization("relax.matmul")
@@ -71,7 +70,7 @@ def matrix_product(
         """The indices into a factor's stack, which may have fewer axes: 0 where it is broadcast."""
         missing = len(stack_indices) - len(extents)
         pairs = zip(stack_indices[missing:], extents, shape[missing:stack], strict=True)
-        return [0 if _is_one(extent) and not _is_one(full) else i for i, extent, full in pairs]
+        return [0 if static(extent) == 1 != static(full) else i for i, extent, full in pairs]
 
     def element(*indices: Any) -> Any:
         stack_indices, matrix_indices = indices[:stack], indices[stack:]
@@ -89,7 +88,3 @@ def matrix_product(
     inverse = [order.index(axis) for axis in range(len(order))]
     permuted = [shape[axis] for axis in order]
     return te.compute(permuted, lambda *i: element(*(i[axis] for axis in inverse)), name="matmul")
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
