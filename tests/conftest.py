@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Run a test, and the fixtures that it is the first to need, with the optimization it needs."""
-    with optimization_of(item):
+    with optimization_of(item.path.relative_to(TESTS).as_posix()):
         return (yield)
 
 

@@ -274,7 +274,6 @@ DERIVED = {
 }
 
 
-@pytest.mark.optimized  # the same bits from machine code that was made another way
 @pytest.mark.parametrize("name", DERIVED)
 def test_derived_kernels_alone(tmp_path, name):
     """With TVM's runtime alone, no graphgrad, derived gradients go on as in the process."""

@@ -149,7 +149,6 @@ def test_windows(as_in_model, tmp_path):
     assert_same(everything(step), everything(plain))
 
 
-@pytest.mark.optimized  # the same bits from machine code that was made another way
 def test_exports(tmp_path):
     step = step_of(accumulate=2)
     step(X, Y)
