@@ -8,20 +8,9 @@ from typing import Any
 from tvm import relax, te
 
 from ..ir.kernel_structure import static
-from ..ir.tensor import Emitter, Tensor, accumulator_dtype, type_shape
+from ..ir.tensor import Emitter, accumulator_dtype, type_shape
 from . import functional as op
-from .einsum import einsum as written_out
-from .legalize import legalization, legalization_by_ops
-
-
-@legalization_by_ops("relax.einsum")
-def einsum(operands: Sequence[Tensor], attrs: Any) -> Tensor:
-    """Lower einsum to matrix products.
-
-    The stock form is one loop nest: it takes the product of three operands point by point, and adds
-    up half precision in half precision.
-    """
-    return written_out(attrs.subscripts, operands)
+from .legalize import legalization
 
 
 @legalization("relax.matmul")

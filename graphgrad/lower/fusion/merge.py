@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import relax, tirx
 from tvm.s_tir import Schedule, renew_defs
 
 from ...ir.kernel_rewrite import rename_blocks
@@ -22,6 +23,29 @@ class Part:
 
     kernel: tirx.PrimFunc
     arguments: list[Any]
+
+
+class MergedKernels:
+    """The kernels that a pass makes of others and adds to a module; those that are equal are one.
+
+    Attributes
+    ----------
+    made : list of (GlobalVar, PrimFunc)
+    """
+
+    def __init__(self, builder: relax.BlockBuilder):
+        self._builder = builder
+        self.made: list[tuple[Any, tirx.PrimFunc]] = []
+
+    def add(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
+        """The variable of a kernel; a new one is named after `origins`, of which it is made."""
+        for variable, made_kernel in self.made:
+            if tvm_ffi.structural_equal(made_kernel, kernel):
+                return variable
+        hint = "_".join(str(origin.name_hint) for origin in origins)
+        variable = self._builder.add_func(kernel, hint)
+        self.made.append((variable, kernel))
+        return variable
 
 
 def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
