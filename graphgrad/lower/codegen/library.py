@@ -146,7 +146,7 @@ def loaded_library(library: bytes) -> tvm.runtime.Module | None:
     """
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / f"library{_SUFFIX}"
+            path = Path(folder) / f"program{_SUFFIX}"
             path.write_bytes(library)
             return load_library(path)
     except (RuntimeError, OSError):
