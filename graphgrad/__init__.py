@@ -37,6 +37,7 @@ from .memory.effects import declare_effects
 from .memory.sharing import copy, shares_memory
 from .ops.call_te import call_te
 from .ops.scan import scan
+from .precision import Precision
 from .profile.profile import profile
 from .registry.rule import nondifferentiable, register_gradient
 from .report.coverage import coverage
@@ -62,6 +63,7 @@ __all__ = [
     "NotDifferentiableError",
     "OutOfMemoryError",
     "OutputError",
+    "Precision",
     "RuleError",
     "TargetError",
     "call_te",

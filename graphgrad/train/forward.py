@@ -30,6 +30,8 @@ from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ir.write import continue_program
 from ..layout.choice import MODEL_LAYOUT, Layout
+from ..precision.choice import Precision
+from ..precision.mixed import mix_precision
 from .loss import LOSSES, Loss, check_target_shape
 from .shapes import Shaped, bind_dimensions, fits, shape_text
 
@@ -332,6 +334,24 @@ class InlinedModel:
 
     model: Model
     program: Program
+
+    def in_precision(self, precision: Precision, keep: Collection[str] = ()) -> InlinedModel:
+        """The model computing in a precision; its parameters and results have the same dtypes.
+
+        Parameters
+        ----------
+        precision : Precision
+        keep : collection of str
+            Names of values that keep their dtype, too.
+
+        Raises
+        ------
+        ArgumentError
+            See `mix_precision`.
+        """
+        # Masks and tables meet the values of a model unrounded: a mask may be the least float32.
+        weights = {*self.model.params, *self.model.state} - self.model.constants
+        return replace(self, program=mix_precision(self.program, precision, weights, keep))
 
     def forward(
         self,

@@ -21,6 +21,7 @@ from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
+from ..precision.choice import Precision, precision_of
 from ..runtime.owned import Description
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
@@ -53,6 +54,7 @@ class Objective:
         In which the functions compute, and take and return what belongs to parameters.
     winograd : bool
         As of `graphgrad.compile`.
+    precision : Precision
     """
 
     inlined: InlinedModel
@@ -63,6 +65,7 @@ class Objective:
     target: tvm.target.Target
     layout: Layout
     winograd: bool
+    precision: Precision
 
     @property
     def model(self) -> Model:
@@ -131,7 +134,7 @@ class Recipe(Objective):
     @cached_property
     def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
-        return inline_model(self.model, False)
+        return inline_model(self.model, False).in_precision(self.precision)
 
 
 def objective(
@@ -141,6 +144,7 @@ def objective(
     target: Any,
     rules: str,
     winograd: bool,
+    precision: Any,
     training: bool | None,
     names: Callable[[Model, WrtNames], list[str]],
 ) -> Objective:
@@ -148,7 +152,7 @@ def objective(
 
     Parameters
     ----------
-    model, loss, wrt, target, rules, winograd, training
+    model, loss, wrt, target, rules, winograd, precision, training
     names : callable
         Given the model and `wrt`, returns the names of values.
 
@@ -164,11 +168,14 @@ def objective(
         There is no such target.
     """
     winograd = check_winograd(winograd)
+    precision = precision_of(precision)
     types = input_types(model)
     function = ResolvedLoss(model, loss)
     value_names = names(model, wrt)
     inlined = inline_model(model, training, rules)
-    values = select(inlined.program, value_names)
+    variables = [var.name for var in select(inlined.program, value_names)]
+    inlined = inlined.in_precision(precision, keep=variables)
+    values = select(inlined.program, variables)
     analyze(inlined.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
     resolved_target = resolve_target(target)
@@ -177,10 +184,11 @@ def objective(
         input_types=types,
         loss=function,
         wrt=value_names,
-        wrt_variables=[var.name for var in values],
+        wrt_variables=variables,
         target=resolved_target,
         layout=layout_for(resolved_target),
         winograd=winograd,
+        precision=precision,
     )
 
 
@@ -194,6 +202,7 @@ def recipe(
     rules: str,
     accumulate: int = 1,
     winograd: bool = True,
+    precision: Any = "float32",
 ) -> Recipe:
     """Check the arguments of `train_step`, which documents them.
 
@@ -207,7 +216,9 @@ def recipe(
         raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
-    shared = objective(model, loss, wrt, target, rules, winograd, True, _parameters_to_train)
+    shared = objective(
+        model, loss, wrt, target, rules, winograd, precision, True, _parameters_to_train
+    )
     # A step holds its parameters, from here on in the order of axes in which convolutions read
     # them; `value_and_grad` reads the model's at each call, as they are.
     layout = choose_storage(shared.layout, shared.inlined.program)
