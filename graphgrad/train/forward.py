@@ -33,6 +33,7 @@ from ..layout.choice import MODEL_LAYOUT, Layout
 from ..precision.choice import Precision
 from ..precision.mixed import mix_precision
 from .loss import LOSSES, Loss, check_target_shape
+from .loss_scale import LossScale
 from .shapes import Shaped, bind_dimensions, fits, shape_text
 
 LossChoice: TypeAlias = str | Loss | Any | None
@@ -268,7 +269,11 @@ class Forward:
         ]
 
     def emit(
-        self, emitter: Emitter, gradients: Gradients, statistics: Sequence[Any] | None = None
+        self,
+        emitter: Emitter,
+        gradients: Gradients,
+        statistics: Sequence[Any] | None = None,
+        scale: LossScale | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Emit the loss, its gradients, and the new statistics.
 
@@ -281,13 +286,21 @@ class Forward:
             Of `program`, which has a loss.
         statistics : sequence of expressions, optional
             What is taken for the model's statistics; by default those.
+        scale : LossScale, optional
+            What the loss is multiplied by for the backward pass. The gradients are those of the
+            loss all the same.
         """
         replacement = dict(zip(self.state, statistics or self.state, strict=True))
         arguments = [replacement.get(param, param) for param in self.program.params]
         loss_type, *_ = self.program.result.ty.fields
-        # The cotangent of the loss is 1; outputs and new statistics have none.
-        output_cotangents = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
-        result, weight_gradients = gradients.emit(emitter, output_cotangents, arguments)
+        dtype = str(loss_type.dtype)
+        seed = emitter.full(1.0, [], dtype)
+        if scale is not None:
+            seed = emitter.lift(scale.scale).astype(dtype)
+        # Outputs and new statistics have no cotangent.
+        result, weight_gradients = gradients.emit(emitter, [seed, None, None], arguments)
+        if scale is not None:
+            weight_gradients = scale.unscaled(emitter, weight_gradients)
         loss, _, new_state = result.fields
         return (
             emitter.lift(loss),
@@ -349,9 +362,8 @@ class InlinedModel:
         ArgumentError
             See `mix_precision`.
         """
-        # Masks and tables meet the values of a model unrounded: a mask may be the least float32.
-        weights = {*self.model.params, *self.model.state} - self.model.constants
-        return replace(self, program=mix_precision(self.program, precision, weights, keep))
+        mixed = mix_precision(self.program, precision, self.model.weights, keep)
+        return replace(self, program=mixed)
 
     def forward(
         self,

@@ -28,6 +28,7 @@ from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, i
 from .groups import by_parameter
 from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
 from .loss import LOSSES
+from .loss_scale import INITIAL, LossScale
 from .optimizer import Optimizer
 from .state import describe
 from .update import STEP, build_step
@@ -108,7 +109,8 @@ class Recipe(Objective):
     def owned(self) -> Description:
         """The types of what a step owns."""
         params, state, orders = self.model.params, self.model.state, self.layout.storage
-        return describe(params, state, self.wrt, self.optimizer.slots, orders)
+        scale = INITIAL if self.precision.scales_loss else None
+        return describe(params, state, self.wrt, self.optimizer.slots, orders, scale)
 
     @property
     def step_name(self) -> str:
@@ -117,13 +119,20 @@ class Recipe(Objective):
 
     def step(self, forward: Forward) -> tvm.IRModule:
         """The computation of a call, on top of a forward pass: a step, or a micro-batch of it."""
+        scale = self._new_scale()
         if self.accumulate == 1:
-            return build_step(forward, self.wrt, self.optimizer)
-        return build_micro_batch(forward, self.wrt)
+            return build_step(forward, self.wrt, self.optimizer, scale)
+        return build_micro_batch(forward, self.wrt, scale)
 
     def end_of_window(self) -> tvm.IRModule:
         """The update that follows the last micro-batch of a step."""
-        return build_end_of_window(self.model, self.wrt, self.optimizer, self.layout)
+        return build_end_of_window(
+            self.model, self.wrt, self.optimizer, self.layout, self._new_scale()
+        )
+
+    def _new_scale(self) -> LossScale | None:
+        """The variables of a function that scales its loss, or divides by the scale."""
+        return LossScale() if self.precision.scales_loss else None
 
     def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
         """The forward pass in inference form, without a loss, for shapes of the inputs."""
