@@ -60,6 +60,7 @@ from .graph.permuted_products import fold_permutations
 from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
 from .kernels.inline_maps import MayRepeat
+from .kernels.rounded_comparisons import round_compared
 from .kernels.zero_based_loops import start_loops_at_zero
 from .target import is_generic, parse
 from .target import target as resolve
@@ -101,6 +102,7 @@ PASSES: list[Entry] = [
     start_loops_at_zero,
     write_exact_divisions,
     guard_reads,
+    round_compared,
     vectorize_nan_tests,
     lower_functions,
     keep_on_stack,

@@ -1,7 +1,8 @@
 """Gradients in mixed precision, beside those of ``torch.autocast`` of the same networks.
 
-The gradient in float64 is the reference. Distances are norms over the whole gradient, root mean
-squares over several batches; ours is at most twice that of torch.
+The gradient in float64 is the reference. Distances are norms over the whole gradient, medians over
+several batches; ours is at most twice that of torch. In a batch in which the largest of some values
+are as near to each other as the dtype tells numbers apart, it is chance who takes the right one.
 """
 
 import numpy as np
@@ -13,10 +14,10 @@ from tests import torch_sequence_nets as sequences
 from tests.models import test_exported_families as families
 from tests.peers import peer
 
-BATCHES = 4
+BATCHES = 5
 IMAGES = ["vgg_bn", "densenet", "mobilenet_v2", "inception", "vit", "unet", "bert"]
-QUICK = ["vgg_bn", "vit", sequences.wavenet]
-"""Of each kind one: convolutions with batch norm, attention, gated convolutions."""
+QUICK = ["vgg_bn", "vit", sequences.pointnet]
+"""Of each kind one: convolutions with batch norm, attention, maxima."""
 
 
 def build(family):
@@ -50,20 +51,16 @@ def torch_gradient(net, inputs, cotangent, low=None):
 
 
 def distances(family, dtype):
-    """Return the root mean squares of our distance and of torch's, relative to the gradient."""
+    """Return the medians of our distance and of torch's, relative to the gradient."""
     torch = peer("torch")
     net, inputs_of = build(family)
     training = is_trained(family)
-    scale = 1024.0 if dtype == "float16" else 1.0  # as a loss scale does
-    proto = torch_export.export(
-        net.float(),
-        as_dtype(inputs_of(1), torch.float32),
-        training,
-        dynamic=family is not sequences.graph,
-    )
+    single = as_dtype(inputs_of(1), torch.float32)
+    is_batched = family is not sequences.graph
+    proto = torch_export.export(net.float(), single, training, dynamic=is_batched)
     names = [name for name, _ in net.named_parameters()]
     f = gg.value_and_grad(gg.from_onnx(proto), wrt=names, training=training, precision=dtype)
-    squares = np.zeros(2)
+    by_batch = []
     for seed in range(1, BATCHES + 1):
         inputs = inputs_of(seed)
         state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
@@ -75,15 +72,20 @@ def distances(family, dtype):
         exact = torch_gradient(net, inputs, cotangent)
         net.float().load_state_dict(state)
         single = as_dtype(inputs, torch.float32)
-        theirs = torch_gradient(net, single, scale * cotangent, getattr(torch, dtype))
-        net.load_state_dict(state)
         arrays = {k: x.numpy() for k, x in single.items()}
-        ours = f(arrays, (scale * cotangent.float()).numpy())[1]
-        size = families.norm(exact)
-        for index, found in enumerate((ours, theirs)):
-            error = {k: found[k].astype("float64") / scale - exact[k] for k in exact}
-            squares[index] += (families.norm(error) / size) ** 2
-    return np.sqrt(squares / BATCHES)
+        # A dynamic scale finds the largest that does not overflow; float16 needs one.
+        for scale in (1024.0, 64.0, 4.0, 0.25) if dtype == "float16" else (1.0,):
+            theirs = torch_gradient(net, single, scale * cotangent, getattr(torch, dtype))
+            net.load_state_dict(state)
+            ours = f(arrays, (scale * cotangent.float()).numpy())[1]
+            if np.isfinite(families.norm(ours) + families.norm(theirs)):
+                break
+        errors = [
+            families.norm({k: found[k].astype("float64") / scale - exact[k] for k in exact})
+            for found in (ours, theirs)
+        ]
+        by_batch.append(np.array(errors) / families.norm(exact))
+    return np.median(by_batch, axis=0)
 
 
 def _case(family, dtype):
@@ -99,9 +101,11 @@ def _case(family, dtype):
         _case(family, dtype)
         for family in [*IMAGES, *families.SHAPES]
         for dtype in ("bfloat16", "float16")
+        if (family, dtype) != (sequences.lstm, "float16")  # torch has no kernel for it
     ],
 )
 def test_gradient_is_as_good_as_that_of_autocast(family, dtype):
     ours, theirs = distances(family, dtype)
     print(f"{ours:.2e} {theirs:.2e} {ours / theirs:.2f}")
+    assert np.isfinite(theirs)
     assert ours <= 2 * theirs

@@ -5,7 +5,9 @@ dtypes of value and variable then contradict one another, or the bits of a numbe
 integer. It has no remainder of bfloat16, keeps constants that bfloat16 does not have, and drops a
 cast to it that a cast back follows. Here only the elements of arguments are of bfloat16, each
 widened where it is read and rounded, to nearest even, where it is stored. Between stages values are
-kept in float32, as TVM keeps them; a cast to bfloat16 rounds wherever it stands.
+kept in float32, as TVM keeps them; a cast to bfloat16 rounds wherever it stands, and what is
+compared is rounded first: one function takes a maximum of what it computes, and another asks where
+what it computes is equal to the maximum, which has been stored.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ _DROPPED_BITS = 16
 
 _SMALL_FLOAT_PREFIXES = ("float4_", "float6_", "float8_")
 """How the dtypes begin that are not served."""
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 _EXACT_DTYPES = ("bool", "int8", "uint8")
 """Of what a bfloat16 holds every value."""
@@ -69,6 +73,18 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
         (tvm.ir.Expr, widening.mutated),
     ]
     return func.with_body(tvm_ffi.structural_mutate(func.body, changes))
+
+
+def compares_computed(func: tirx.PrimFunc) -> bool:
+    """Whether a function compares numbers of bfloat16 that it has computed, and not read."""
+    widening = Widening(_NARROW, _inner_buffers(func.body))
+    comparisons: list[Expr] = []
+    tvm_ffi.structural_walk(func.body, (_COMPARISONS, comparisons.append))
+    return any(
+        str(comparison.a.ty) == _NARROW
+        and not (widening.is_stored(comparison.a) and widening.is_stored(comparison.b))
+        for comparison in comparisons
+    )
 
 
 def _dtypes(func: tirx.PrimFunc) -> set[str]:
@@ -212,6 +228,8 @@ class Widening:
             return (yield self._rounded(node, bound, rounded_later))
         if called(node) == "tirx.reinterpret":
             return (yield self._reinterpreted(node, bound))
+        if isinstance(node, _COMPARISONS) and self._is_narrow(node.a):
+            return (yield self._compared(node, bound))
         is_choice = isinstance(node, prim.Select) or called(node) == "prim.if_then_else"
         parts = []
         for number, part in enumerate(_parts(node)):
@@ -251,6 +269,20 @@ class Widening:
         if str(value.ty) != _WIDE:
             value = prim.Cast(_WIDE, value)
         return value if exact or rounded_later else _rounded(value, self.narrow)
+
+    def _compared(self, comparison: Expr, bound: bool) -> Recursion:
+        """A comparison of narrow numbers as they are, or would be, stored."""
+        operands = []
+        for operand in (comparison.a, comparison.b):
+            is_stored = self.is_stored(operand)
+            value = yield self._wide(operand, bound or not is_stored)
+            operands.append(value if is_stored else _rounded(value, self.narrow))
+        return rebuilt(comparison, operands)
+
+    def is_stored(self, node: Expr) -> bool:
+        """Whether an expression is a number that no rounding would change."""
+        is_memory = _is_element(node) and identity(node.source) not in self.buffers
+        return is_memory or isinstance(node, prim.FloatImm)
 
     def _reinterpreted(self, node: Expr, bound: bool) -> Recursion:
         """A number of other bits, which are those of a narrow one, or become those."""
