@@ -25,6 +25,7 @@ from tvm.s_tir import SBlock
 from tvm.tirx.buffer import BufferType
 
 from ...errors import ArgumentError
+from ...ir.visits import nodes_in
 from ..walk import Expr, Recursion, called, children, identity, is_load, rebuilt, unrolled
 
 _NARROW = "bfloat16"
@@ -185,9 +186,15 @@ class Widening:
             at = [self.expression(index) for index in value.indices]
             return tirx.BufferStore(buffer, tirx.BufferLoad(value.source, at), indices)
         value = unrolled(self._wide(value, rounded_later=is_narrow))
-        if is_narrow:
-            value = prim.Cast(store.value.ty, value)
-        return tirx.BufferStore(buffer, value, indices)
+        if not is_narrow:
+            return tirx.BufferStore(buffer, value, indices)
+        if not nodes_in(value, prim.Let):
+            return tirx.BufferStore(buffer, prim.Cast(store.value.ty, value), indices)
+        # TVM rounds by an expression that has the value twice, and in a vector no variable may be
+        # bound twice.
+        stored = tirx.Var("stored", _WIDE)
+        rounding = tirx.BufferStore(buffer, prim.Cast(store.value.ty, stored), indices)
+        return tirx.SeqStmt([tirx.Bind(stored, value), rounding])
 
     def bind(self, bind: Any, _: Any) -> Any:
         """A statement that binds the same value, wide."""
