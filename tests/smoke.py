@@ -72,7 +72,9 @@ ops/legalize/test_norm.py
 ops/test_conv.py
 ops/test_copy.py
 ops/test_pool.py
+precision/test_mixed.py::follow
 profile/test_terms.py
+precision/test_mixed.py::follow
 profile/test_text.py
 registry/test_reduce.py
 registry/test_rule.py

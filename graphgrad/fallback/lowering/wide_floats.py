@@ -12,7 +12,7 @@ what it computes is equal to the maximum, which has been stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -65,7 +65,7 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
             )
     if _NARROW not in dtypes:
         return func
-    widening = Widening(_NARROW, _inner_buffers(func.body))
+    widening = _widening_of(func)
     changes = [
         (tirx.BufferStore, widening.store),
         (tirx.Bind, widening.bind),
@@ -78,7 +78,7 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def compares_computed(func: tirx.PrimFunc) -> bool:
     """Whether a function compares numbers of bfloat16 that it has computed, and not read."""
-    widening = Widening(_NARROW, _inner_buffers(func.body))
+    widening = _widening_of(func)
     comparisons: list[Expr] = []
     tvm_ffi.structural_walk(func.body, (_COMPARISONS, comparisons.append))
     return any(
@@ -107,8 +107,8 @@ def _is_narrow_buffer(value: Any) -> bool:
     return isinstance(value.ty, BufferType) and str(_element_type(value)) == _NARROW
 
 
-def _inner_buffers(body: Any) -> dict[int, Any]:
-    """Buffers of float32 to take the place of those of bfloat16 that a function allocates.
+def _widening_of(func: tirx.PrimFunc) -> Widening:
+    """The widening of a function's bfloat16, that of buffers that it allocates included.
 
     Those stay that other functions get, or elements of them, and those that have a second name.
     """
@@ -129,14 +129,16 @@ def _inner_buffers(body: Any) -> dict[int, Any]:
             opaque.update(map(identity, node.args))
 
     kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)
-    tvm_ffi.structural_walk(body, (kinds, visit))
-    return {
+    tvm_ffi.structural_walk(func.body, (kinds, visit))
+    narrow = [buffer for buffer in allocated if _is_narrow_buffer(buffer)]
+    wide = {
         identity(buffer): tirx.decl_buffer(
             buffer.ty.shape, _WIDE, buffer.name, scope=buffer.ty.storage_scope
         )
-        for buffer in allocated
-        if _is_narrow_buffer(buffer) and identity(buffer) not in opaque
+        for buffer in narrow
+        if identity(buffer) not in opaque
     }
+    return Widening(_NARROW, wide, kept={*map(identity, narrow)} - wide.keys())
 
 
 class Widening:
@@ -150,6 +152,8 @@ class Widening:
         Buffers that take the place of others, by the identities of these.
     variables : mapping, optional
         What stands for variables, by their identities.
+    kept : collection, optional
+        Identities of the narrow buffers that a function allocates, and keeps.
     """
 
     def __init__(
@@ -157,10 +161,12 @@ class Widening:
         narrow: str,
         buffers: Mapping[int, Any] | None = None,
         variables: Mapping[int, Expr] | None = None,
+        kept: Collection[int] = (),
     ) -> None:
         self.narrow = narrow
         self.buffers = dict(buffers or {})
         self.variables = dict(variables or {})
+        self._kept = kept
 
     def expression(self, node: Expr) -> Expr:
         """An expression with the arithmetic of the narrow dtype in float32."""
@@ -188,7 +194,10 @@ class Widening:
         value = unrolled(self._wide(value, rounded_later=is_narrow))
         if not is_narrow:
             return tirx.BufferStore(buffer, value, indices)
-        if not nodes_in(value, prim.Let):
+        reads = nodes_in(value, tvm.ir.TensorLoad)
+        # What a statement binds must not read narrow memory that is allocated: TVM, which widens
+        # that, overlooks it there.
+        if not nodes_in(value, prim.Let) or any(identity(x.source) in self._kept for x in reads):
             return tirx.BufferStore(buffer, prim.Cast(store.value.ty, value), indices)
         # TVM rounds by an expression that has the value twice, and in a vector no variable may be
         # bound twice.
