@@ -34,8 +34,9 @@ from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .lower.thread_count import set_threads
 from .memory.effects import declare_effects
-from .memory.sharing import copy, shares_memory
+from .memory.sharing import shares_memory
 from .ops.call_te import call_te
+from .ops.copy import copy
 from .ops.scan import scan
 from .precision import Precision
 from .profile.profile import profile

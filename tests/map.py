@@ -21,7 +21,7 @@ OF_FOLDER = {
     "graphgrad/registry": [
         f"registry/test_{name}.py" for name in ("rules", "torch", "kinks", "singular")
     ],
-    "graphgrad/ops": ["registry/test_rules.py"],
+    "graphgrad/ops": ["registry/test_rules.py", "layout/test_rules.py"],
     "graphgrad/layout": ["layout/test_rules.py", "layout/test_channels_last.py"],
     "graphgrad/memory": [
         f"lower/test_{name}.py"

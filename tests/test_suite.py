@@ -18,7 +18,7 @@ PACKAGES = "graphgrad/**/__init__.py"
         ("graphgrad/registry/pool.py", "tests/registry/test_rules.py"),
         ("graphgrad/lower/codegen", "tests/lower/codegen/cache/test_store.py"),
         ("graphgrad/memory/alias.py", "tests/memory/test_alias.py"),
-        ("graphgrad/layout/windows.py", "tests/layout/test_rules.py"),
+        ("graphgrad/ops/elementwise.py", "tests/layout/test_rules.py"),
         ("graphgrad/lower/cpu/rowwise/chain.py", "tests/lower/cpu/rowwise/test_emit.py"),
         ("graphgrad/memory/call_effects.py", "tests/lower/test_random_aliasing.py"),
         ("models/lenet.py", "tests/models/test_lenet.py"),

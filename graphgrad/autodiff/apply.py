@@ -12,10 +12,10 @@ from typing import Any
 from tvm import relax
 
 from ..errors import RuleError
+from ..ir.attributes import Attributes
 from ..ir.calls import data_of
 from ..ir.tensor import Emitter, Tensor, is_float
 from ..ops import functional as op
-from ..registry.attributes import Attributes
 from ..registry.rule import Rule
 
 Cotangent = Any

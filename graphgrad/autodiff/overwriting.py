@@ -9,24 +9,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from ..ir.calls import overwritten_by
 from ..ir.program import Program, variables_in
-
-_VIEW_OPS = [
-    tvm.ir.Op.get(f"relax.{name}")
-    for name in (
-        "expand_dims",
-        "flatten",
-        "memory.ensure_zero_offset",
-        "memory.view",
-        "reshape",
-        "squeeze",
-    )
-]
-"""Ops whose result may be their first argument, in its memory."""
+from ..memory.call_effects import may_be_view
 
 
 def overwriting(program: Program, active: Container[Any]) -> Iterator[tuple[Any, Any, Any]]:
@@ -68,7 +55,7 @@ def _owners(program: Program) -> dict[Any, set[Any]]:
         if not isinstance(value, relax.Call):
             sources = list(variables_in(value))
         else:
-            sources = list(variables_in(value.args[0])) if value.op in _VIEW_OPS else []
+            sources = list(variables_in(value.args[0])) if may_be_view(value.op) else []
         if sources:
             owners_of[var] = {
                 owner for source in sources for owner in owners_of.get(source, {source})

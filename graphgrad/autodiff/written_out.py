@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from ..errors import RuleError
 from ..fallback.memo import Memo
+from ..ir.attributes import Attributes
 from ..ir.calls import data_of
 from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.program import variables_in
@@ -23,7 +24,6 @@ from ..ir.provenance import gradient_span
 from ..ir.tensor import Emitter, Tensor, same_shape
 from ..ir.visits import nodes_in
 from ..ops.legalize import lowering_of
-from ..registry.attributes import Attributes
 from ..registry.rule import Rule, user_rule
 from ..tvm_fixes.hooks import identity
 

@@ -15,6 +15,9 @@ from .rewrite import map_functions, rebuilt, replace_body
 from .tensor import bits
 from .visits import nodes_in, visit_nodes
 
+KERNEL_OF_COPY = "graphgrad.copy"
+"""Attribute of a kernel that copies: lowering must not take it for a view of its argument."""
+
 OPAQUE_PATTERN = 8
 """TVM's ``kOpaque``, the kind of kernels that are fused with nothing; also of those without one."""
 

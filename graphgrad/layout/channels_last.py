@@ -19,9 +19,9 @@ from tvm import relax
 from ..ir.program import Program, substitute, variables_in
 from ..ir.tensor import type_shape
 from ..memory.effect_order import may_write
-from . import axes, elementwise, orders, shapes, windows  # noqa: F401 (they register rules)
+from . import orders
 from .orders import Order
-from .rule import LAYOUT_RULES, LaidOut, LayoutRule, Site, as_in_model
+from .rule import LAYOUT_RULES, LaidOut, LayoutRule, Site, as_in_model, order_of_weights
 from .value import Bindings, Parts, Value
 
 
@@ -61,7 +61,7 @@ def is_convertible(program: Program) -> bool:
     A tensor that is overwritten must exist once, in one order: a conversion would be a copy.
     """
     return not may_write(program.body()) and any(
-        windows.order_of_weights(value) is not None for _, value in program.bindings
+        order_of_weights(value) is not None for _, value in program.bindings
     )
 
 

@@ -15,7 +15,7 @@ from ..ir.tensor import type_shape
 from . import orders
 from .channels_last import channels_last, is_convertible
 from .orders import Order
-from .windows import order_of_weights
+from .rule import order_of_weights
 
 
 @dataclass(frozen=True)

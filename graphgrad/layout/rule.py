@@ -1,9 +1,10 @@
-"""Layout rules: their form, their table, and what the files of op families have in common.
+"""Layout rules: their form, their table, and what those of several op families have in common.
 
-A *layout rule* carries a layout through an op. It is a function of a `Site`, a call in the old
-program whose operands may be stored in other orders than the model's. It returns the call that
-computes the same from the stored tensors, or None: then the call stays as it is, and its operands
-are converted to the model's own order. So an op without a rule is always right.
+A *layout rule* carries a layout through an op, beside which it stands (`graphgrad.ops`). It is a
+function of a `Site`, a call in the old program whose operands may be stored in other orders than
+the model's. It returns the call that computes the same from the stored tensors, or None: then the
+call stays as it is, and its operands are converted to the model's own order. So an op without a
+rule is always right.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 
 from tvm import relax
 
+from ..ir.attributes import Attributes
 from ..ir.tensor import type_shape
-from ..registry.attributes import Attributes
 from ..tvm_fixes.hooks import change_attributes
+from . import orders
 from .orders import Order
 from .value import Parts, Value
 
@@ -81,19 +83,45 @@ class Site:
 LayoutRule = Callable[[Site], LaidOut | Value | None]
 """Returns a new call; a `Value` where the result needs none; or None for the model's order."""
 
+OrderOfWeights = Callable[[relax.Call], Order | None]
+"""The order in which an op wants its second argument; None for a call that is not converted."""
+
 LAYOUT_RULES: dict[str, LayoutRule] = {}
 """The rules by the names of ops."""
 
+_ORDERS_OF_WEIGHTS: dict[str, OrderOfWeights] = {}
 
-def layout_rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
-    """Register the layout rule of some ops."""
+
+def layout_rule(
+    *names: str, weights: OrderOfWeights | None = None
+) -> Callable[[LayoutRule], LayoutRule]:
+    """Register the layout rule of some ops.
+
+    Parameters
+    ----------
+    *names : str
+    weights : callable, optional
+        Given for ops that ask for a layout, as convolutions do. All others follow their operands.
+    """
 
     def register(function: LayoutRule) -> LayoutRule:
         for name in names:
             LAYOUT_RULES[name] = function
+            if weights is not None:
+                _ORDERS_OF_WEIGHTS[name] = weights
         return function
 
     return register
+
+
+def order_of_weights(value: Any) -> Order | None:
+    """The order in which a call reads its weights, its second argument, after conversion.
+
+    None for any value but a call that asks for a layout.
+    """
+    name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
+    order = _ORDERS_OF_WEIGHTS.get(name)
+    return None if order is None else order(value)
 
 
 def following(rule: Callable[[Site, Any, Order], LaidOut | None]) -> LayoutRule:
@@ -137,3 +165,60 @@ def _changed(attributes: Any, changes: Mapping[str, Any]) -> Any:
     if not changes:
         return attributes
     return change_attributes(attributes, changes.get)
+
+
+def cheapest_order(tensors: Sequence[Value], rank: int) -> Order | None:
+    """The order to which tensors are converted with the least movement of elements.
+
+    Parameters
+    ----------
+    tensors : sequence of Value
+    rank : int
+        Of the result. A tensor with fewer axes is broadcast, and has no say.
+
+    Returns
+    -------
+    Order or None
+        None for the model's own.
+    """
+    preferred_orders = dict.fromkeys(x.preferred for x in tensors if x.rank == rank)
+    # The model's own order last, so that `min` takes it only if it is strictly cheaper: where all
+    # are as good, a convolution may follow, which wants another one.
+    candidates = sorted(preferred_orders, key=lambda order: order == orders.own(rank))
+    if not candidates:
+        return None
+    best = min(candidates, key=lambda order: sum(_movement(x, order) for x in tensors))
+    return None if best == orders.own(rank) else best
+
+
+def order_of_all(parts: Any, rank: int) -> Order | None:
+    """The order in which to join tensors; None for a tuple that came as a whole."""
+    return cheapest_order(parts, rank) if isinstance(parts, list) else None
+
+
+def _movement(x: Value, order: Order) -> int:
+    """The number of elements that move where an operand is broadcast in an order."""
+    return x.movement(order) if x.rank == len(order) else x.unsqueezed_movement(order)
+
+
+def broadcast(x: Value, order: Order) -> relax.Expr:
+    """An operand that may have fewer axes than the result, for a result in an order."""
+    if x.rank == len(order):
+        return x.in_order(order)
+    return x.plain if x.rank == 0 else x.unsqueezed(len(order)).in_order(order)
+
+
+@following
+def along_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
+    """The op runs along the axis where it is stored; further operands are as in the model.
+
+    Of several results, each is stored as the operand. Without an axis the op goes over all elements
+    in the model's order, so it stays as it is.
+    """
+    axis = site.attributes.axis
+    if axis is None:
+        return None
+    further = map(as_in_model, site.operands[1:])
+    is_tuple = isinstance(site.call.ty, relax.TupleType)
+    results = [order] * len(site.call.ty.fields) if is_tuple else order
+    return site.passed([x, *further], results, axis=stored_axis(order, axis))

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import tvm
 
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
-from ..runtime.machine import OUT_OF_MEMORY
-from ..tvm_fixes.hooks import clear_memory_pool
+from ..runtime.machine import cuda_reason, restated
 from .cpu.features import missing_features
 from .cuda.architecture import architecture_of, runs_on
 from .cuda.compiler import gives_ptx
@@ -60,7 +59,7 @@ def cuda_absence() -> str:
         tvm.get_global_func("runtime.GetCudaDeviceCount")()
         reason = "it counts none"
     except RuntimeError as error:
-        reason = _reason(error)
+        reason = cuda_reason(error)
     return (
         f"the NVIDIA driver shows no device ({reason}); see what nvidia-smi lists, and whether "
         "CUDA_VISIBLE_DEVICES hides it"
@@ -95,20 +94,19 @@ def reported(
     DeviceError
         Something that ran on it failed, perhaps earlier.
     """
-    try:
+
+    def failed(cause: str) -> Exception:
+        return DeviceError(
+            f"{device.type}:{device.index} failed at {task}, or before: {cause}. What it holds may "
+            "be lost: start a new process, from the last checkpoint"
+        )
+
+    with restated(
+        GraphGradError,
+        lambda: OutOfMemoryError(_out_of_memory(device, task, needs, remedy)),
+        failed,
+    ):
         yield
-    except GraphGradError:  # a RuntimeError too, but one that says what is wrong already
-        raise
-    except RuntimeError as error:
-        text = str(error)
-        if "CUDA" not in text:
-            raise
-        if OUT_OF_MEMORY in text:
-            raise OutOfMemoryError(_out_of_memory(device, task, needs, remedy)) from error
-        raise DeviceError(
-            f"{device.type}:{device.index} failed at {task}, or before: {_reason(error)}. What it "
-            "holds may be lost: start a new process, from the last checkpoint"
-        ) from error
 
 
 def describe(device: tvm.runtime.Device) -> str:
@@ -142,8 +140,6 @@ def _missing_library() -> str:
 
 
 def _out_of_memory(device: tvm.runtime.Device, task: str, needs: int, remedy: str) -> str:
-    # Memory that the pool keeps for later use would count as taken.
-    clear_memory_pool()
     free, total = device.available_global_memory, device.total_global_memory
     request = f"needs {size_text(needs)} more" if needs else "asked for more"
     return (
@@ -156,9 +152,3 @@ def _out_of_memory(device: tvm.runtime.Device, task: str, needs: int, remedy: st
 def size_text(count: int) -> str:
     """A number of bytes in words, exact where it matters."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count:,} bytes"
-
-
-def _reason(error: BaseException) -> str:
-    """The driver's message in an error, which for a failed launch holds the kernel's source too."""
-    lines = str(error).splitlines()
-    return next((line.strip() for line in lines if "CUDA" in line), str(error))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, map_functions, map_kernels
 from ..ir.visits import nodes_in, visit_nodes
 from .alias import Aliases, Module
-from .kernel_arguments import KernelCall, alignments, kernel_calls
-from .regions import Source, Tree
+from .kernel_arguments import KernelCall, alignments, bound, kernel_calls, name_of, tensors_of
+from .regions import Source
 
 CHECKED = "graphgrad.arguments_checked"
 """Attribute of a kernel whose callers guarantee that its arguments are what it was compiled for."""
@@ -71,11 +71,8 @@ class _Check:
 
     @property
     def name(self) -> str:
-        """The tensor's name in messages: the parameter's, with the indices into its tuples."""
-        suffix, value = "", self.tensor
-        while isinstance(value, relax.TupleGetItem):
-            suffix, value = f"[{value.index}]{suffix}", value.tuple_value
-        return f"{getattr(value, 'name', 'constant')}{suffix}"
+        """The tensor's name in messages."""
+        return name_of(self.tensor)
 
 
 @compiler_pass(
@@ -132,8 +129,9 @@ class _Function:
     def __init__(self, aliases: Aliases, function: relax.Function):
         self.calls = kernel_calls(aliases, function)
         self.outside = {constant.leaf.source: constant.value for constant in aliases.constants}
-        for param, tree in zip(function.params, aliases.params, strict=True):
-            self.outside.update(_tensors(param, tree))
+        for number, param in enumerate(function.params):
+            tensors = tensors_of(param)
+            self.outside.update({("param", number, *path): tensor for path, tensor in tensors})
         self._allocated = {
             ("call", var)
             for var, call in aliases.calls.items()
@@ -183,15 +181,6 @@ class _Function:
         return [
             _Check(tensor, tensor in dense, alignment) for tensor, alignment in alignment_of.items()
         ]
-
-
-def _tensors(value: Any, tree: Tree) -> Iterator[tuple[Source, Any]]:
-    """Yield the source of each tensor of a parameter, and the tensor: it, or a member of it."""
-    if isinstance(tree, list):
-        for index, member in enumerate(tree):
-            yield from _tensors(relax.TupleGetItem(value, index), member)
-    elif isinstance(value.ty, relax.TensorType):
-        yield tree.source, value
 
 
 def _find_kernels_without_checks(mod: tvm.IRModule, functions: Iterable[_Function]) -> set[str]:
@@ -260,20 +249,10 @@ def _add_checks(
         kernel = builder.add_func(
             _kernel(variable.name_hint, batch), f"{variable.name_hint}_argument_check"
         )
-        tensors = [_bound(check.tensor, bindings) for check in batch]
+        tensors = [bound(check.tensor, bindings) for check in batch]
         unused = relax.Var("_", relax.TupleType([]))
         bindings.append(relax.VarBinding(unused, relax.Call(kernel, tensors)))
     return begin_with(function, bindings)
-
-
-def _bound(tensor: Any, bindings: list[Any]) -> Any:
-    """A tensor as an argument of a call: a member of a tuple is bound to a variable first."""
-    if not isinstance(tensor, relax.TupleGetItem):
-        return tensor
-    projection = relax.TupleGetItem(_bound(tensor.tuple_value, bindings), tensor.index)
-    member = relax.Var("member", tensor.ty)
-    bindings.append(relax.VarBinding(member, projection))
-    return member
 
 
 def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:

@@ -15,8 +15,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..errors import AliasError, ArgumentError
-from ..ir.calls import callee, data_of
-from ..ops.copy import KERNEL_OF_COPY
+from ..ir.calls import callee, data_of, overwritten_by
+from ..ir.kernel_calls import KERNEL_OF_COPY
 from .effects import NOTHING, Effects, effects_of
 from .regions import OUTSIDE, Leaf, Tree, leaves
 
@@ -41,6 +41,9 @@ _IDENTITY_OPS = frozenset(
 )
 """Ops whose result may be the memory of their first argument."""
 
+_RESHAPES = frozenset(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
+"""Ops whose result lowering makes a view of all of their argument, where it can."""
+
 _READ_ONLY_OPS = (
     "relax.assert_op",
     "relax.memory.kill_storage",
@@ -51,7 +54,27 @@ _READ_ONLY_OPS = (
 """Ops that are not pure in TVM's sense but write to no memory."""
 
 
-def only_reads(operator: tvm.ir.Op) -> bool:
+def may_be_view(operator: Any) -> bool:
+    """Whether the result of an op may be its first argument, in its memory."""
+    name = getattr(operator, "name", "")
+    return name in _IDENTITY_OPS or name in _RESHAPES
+
+
+def may_write(value: Any) -> bool:
+    """Whether a binding's value may write to memory that it has not allocated itself.
+
+    By the op alone, as no analysis is needed for most programs: calls of packed functions, of
+    closures and of Relax functions may, and ops that overwrite arguments or that are not known to
+    leave memory alone.
+    """
+    if not isinstance(value, tvm.ir.Call):
+        return False
+    if not isinstance(value.op, tvm.ir.Op):
+        return True
+    return bool(overwritten_by(value)) or not _only_reads(value.op)
+
+
+def _only_reads(operator: tvm.ir.Op) -> bool:
     """Whether an op that calls nothing writes to no memory."""
     return bool(operator.get_attr("FPurity")) or str(operator.name) in _READ_ONLY_OPS
 
@@ -83,13 +106,13 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     trees = [aliases.value(argument) for argument in call.args]
     for argument, tree in zip(call.args, trees, strict=True):
         aliases.use(argument, tree, var, writes=False)
-    if name == "relax.reshape" and aliases.module.views:
-        return trees[0]  # a view of all of it
+    if name in _RESHAPES and aliases.module.views:
+        return trees[0]
     if name in _IDENTITY_OPS:
         result = aliases.regions.fresh(call.ty, ("call", var))
         aliases.regions.unify(result, trees[0])
         return result
-    if only_reads(operator):
+    if _only_reads(operator):
         return aliases.regions.fresh(call.ty, ("call", var))
     return _record_opaque_call(aliases, call, call.args, var, writes=True)
 

@@ -17,8 +17,8 @@ from tvm import relax
 from ..ir.calls import overwritten_by
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, map_functions, rebuilt, renamed, replace_body
+from . import call_effects
 from .alias import Module
-from .call_effects import only_reads
 
 
 @compiler_pass(
@@ -38,20 +38,8 @@ def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def may_write(body: relax.SeqExpr) -> bool:
-    """Whether anything in a body may write to memory that it has not allocated itself.
-
-    By the ops alone: calls of packed functions, of closures and of Relax functions may, and ops
-    that overwrite arguments or that are not known to leave memory alone.
-    """
-    return any(_may_write(binding.value) for binding in bindings_of(body))
-
-
-def _may_write(value: Any) -> bool:
-    if not isinstance(value, tvm.ir.Call):
-        return False
-    if not isinstance(value.op, tvm.ir.Op):
-        return True
-    return bool(overwritten_by(value)) or not only_reads(value.op)
+    """Whether anything in a body may write to memory that it has not allocated itself."""
+    return any(call_effects.may_write(binding.value) for binding in bindings_of(body))
 
 
 def is_fusion_dropping(mod: tvm.IRModule) -> bool:

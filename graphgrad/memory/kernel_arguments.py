@@ -1,11 +1,12 @@
-"""The tensors that kernels get in a function, where these come from, and how they are aligned.
+"""The tensors of a function's parameters, and those that its kernels get.
 
-The function is one that allocates explicitly, and calls kernels with their outputs as arguments.
+Where these come from, and how they are aligned, is told of a function that allocates explicitly,
+and calls kernels with their outputs as arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,32 @@ class KernelCall:
     arguments: Sequence[Any]
     origins: Sequence[Sequence[Source]]
     is_in_branch: bool
+
+
+def tensors_of(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Yield each tensor of a parameter: the indices into its tuples, and it or a member of it."""
+    if isinstance(value.ty, relax.TupleType):
+        for index in range(len(value.ty.fields)):
+            yield from tensors_of(relax.TupleGetItem(value, index), (*path, index))
+    elif isinstance(value.ty, relax.TensorType):
+        yield path, value
+
+
+def name_of(tensor: Any) -> str:
+    """A tensor's name in messages: its parameter's, with the indices into its tuples."""
+    if isinstance(tensor, relax.TupleGetItem):
+        return f"{name_of(tensor.tuple_value)}[{tensor.index}]"
+    return str(getattr(tensor, "name", "constant"))
+
+
+def bound(tensor: Any, bindings: list[Any]) -> Any:
+    """A tensor as an argument of a call: a member of a tuple is bound to a variable first."""
+    if not isinstance(tensor, relax.TupleGetItem):
+        return tensor
+    projection = relax.TupleGetItem(bound(tensor.tuple_value, bindings), tensor.index)
+    member = relax.Var("member", tensor.ty)
+    bindings.append(relax.VarBinding(member, projection))
+    return member
 
 
 def kernel_calls(aliases: Aliases, function: relax.Function) -> list[KernelCall]:

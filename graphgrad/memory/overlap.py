@@ -17,13 +17,14 @@ import tvm_ffi
 from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
+from ..ir.kernel_calls import KERNEL_OF_COPY
 from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, replace_body
-from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
+from .kernel_arguments import bound, name_of, tensors_of
 
 Overlap = Literal["refuse", "copy"]
 """The policy for a call in which an overwritten argument shares memory with another one."""
@@ -211,31 +212,25 @@ def _split_by_use(
     donated: list[_Argument] = []
     others: list[_Argument] = []
     for index, param in enumerate(function.params):
-        tensors = _arguments(param.name, param, bindings)
+        tensors = [_argument(tensor, bindings) for _, tensor in tensors_of(param)]
         # Members of tuples are never overwritten: nothing names them.
         is_overwritten = index in overwritten and isinstance(param.ty, relax.TensorType)
         (donated if is_overwritten else others).extend(tensors)
     return donated, others
 
 
-def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
-    """The tensors of a parameter; those in a tuple are bound to variables by further `bindings`."""
-    if isinstance(value.ty, relax.TupleType):
-        members = []
-        for index, ty in enumerate(value.ty.fields):
-            member = relax.Var(f"{name}[{index}]", ty)
-            bindings.append(relax.VarBinding(member, relax.TupleGetItem(value, index)))
-            members += _arguments(member.name, member, bindings)
-        return members
-    if not isinstance(value.ty, relax.TensorType):
-        return []
-    is_known = isinstance(value.ty.shape, relax.ShapeExpr)
+def _argument(tensor: Any, bindings: list[Any]) -> _Argument:
+    """A tensor of a parameter; one in a tuple is bound to a variable by further `bindings`."""
+    ty = tensor.ty
+    is_known = isinstance(ty.shape, relax.ShapeExpr)
     # A kernel learns symbols from extents that are symbols alone, and not from `2 * n`.
     extents = [
         extent if static(extent) is not None else tirx.Var("extent", "int64")
-        for extent in (value.ty.shape if is_known else [None] * value.ty.ndim)
+        for extent in (ty.shape if is_known else [None] * ty.ndim)
     ]
-    return [_Argument(name, value, tirx.decl_buffer(extents, str(value.ty.dtype), name))]
+    name = name_of(tensor)
+    buffer = tirx.decl_buffer(extents, str(ty.dtype), name)
+    return _Argument(name, bound(tensor, bindings), buffer)
 
 
 def _kernel(

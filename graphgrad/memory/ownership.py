@@ -17,9 +17,9 @@ import tvm
 from tvm import relax, tirx, topi
 
 from ..ir.calls import calls_op
+from ..ir.kernel_calls import KERNEL_OF_COPY
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import leave_dataflow, map_functions, rebuilt, replace_body
-from ..ops.copy import KERNEL_OF_COPY
 from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
 

@@ -1,7 +1,4 @@
-"""Whether arrays share memory, and copies that share none. See ``docs/aliasing.md``.
-
-These are functions of the public interface, for arrays at run time.
-"""
+"""Whether arrays share memory, at run time. See ``docs/aliasing.md``."""
 
 from __future__ import annotations
 
@@ -12,11 +9,8 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
-from tvm_ffi.core import ObjectConvertible
 
 from ..errors import InputError
-from ..ir.arrays import to_tensor
-from ..ops.copy import copy_of
 
 _MAX_COMPARISON_STEPS = 10_000
 """Steps after which the exact comparison of two strided arrays gives up (`numpy.shares_memory`)."""
@@ -57,53 +51,6 @@ def shares_memory(a: Any, b: Any) -> bool:
     )
 
 
-def copy(value: Any) -> Any:
-    """A copy in memory of its own.
-
-    TVM has no such thing: its ``vm.builtin.copy`` returns the argument itself.
-
-    Parameters
-    ----------
-    value : array, Relax expression, or a list, tuple or dict of arrays
-        An array of numpy, torch or TVM becomes one of the same library, dtype and device, without a
-        gradient tape. A Relax tensor becomes a call of the op ``graphgrad.copy``, to be emitted as
-        those of ``relax.op`` are; it is pure, differentiable, and no pass of graphgrad removes it.
-
-    Raises
-    ------
-    InputError
-        It is none of these.
-
-    Examples
-    --------
-    >>> mine = gg.copy(step_output)
-    >>> y = builder.emit(gg.copy(x))
-    """
-    if isinstance(value, tvm.ir.Expr | ObjectConvertible):
-        return copy_of(value)
-    if isinstance(value, Mapping):
-        return {key: copy(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        # The class of a named tuple takes its items one by one; `_make` takes an iterable.
-        make = getattr(type(value), "_make", type(value))
-        return make(map(copy, value))
-    if isinstance(value, np.ndarray | np.generic):
-        return np.array(value)
-    if isinstance(value, tvm.runtime.Tensor):
-        return _copy_of_tensor(value)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    raise _no_array(value)
-
-
-def _copy_of_tensor(tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-    """A copy on the same device; `copyfrom` copies tensors without gaps alone."""
-    if tensor.is_contiguous():
-        return tvm.runtime.empty(tensor.shape, tensor.dtype, tensor.device).copyfrom(tensor)
-    return to_tensor(tensor, tensor.device)
-
-
 def _spans(value: Any) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
     """Yield the device and the memory of each array of a value.
 
@@ -128,7 +75,7 @@ def _span(value: Any) -> tuple[tuple[str, int], np.ndarray]:
         return device, _Memory.of(value.data_ptr(), value.shape, value.strides, size)
     if torch is not None and isinstance(value, torch.Tensor):
         if value.is_meta or value.layout != torch.strided:
-            raise _no_array(value)
+            raise no_array(value)
         device = (value.device.type, value.device.index or 0)
         return device, _Memory.of(
             value.data_ptr(), value.shape, value.stride(), value.element_size()
@@ -137,8 +84,8 @@ def _span(value: Any) -> tuple[tuple[str, int], np.ndarray]:
         try:
             return ("cpu", 0), np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError) as error:
-            raise _no_array(value) from error
-    raise _no_array(value)
+            raise no_array(value) from error
+    raise no_array(value)
 
 
 class _Memory:
@@ -180,7 +127,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
         return np.may_share_memory(a, b)
 
 
-def _no_array(value: Any) -> InputError:
+def no_array(value: Any) -> InputError:
     """The error of a value that is no array."""
     expression = ", or a Relax tensor for a copy" if isinstance(value, relax.Expr) else ""
     return InputError(

@@ -1,5 +1,29 @@
 """Ops and functions that rules, importers and lowering have in common, and Relax ops of our own.
 
-An op is worth defining where high-level identity must survive lowering. Start with `define` and any
-family, such as `pool`; `functional` is the vocabulary of rules, `legalize` lowers TVM's ops.
+A file holds a family: its ops (`define`), their lowerings and those of TVM's ops in the place of
+TVM's (`legalize`), and the layout rules of both. An op is worth defining where high-level identity
+must survive lowering. Start with `define` and any family, such as `pool`; `functional` is the
+vocabulary of rules.
 """
+
+# Importing them registers what they hold.
+from . import (  # noqa: F401
+    activation,
+    attention,
+    conv,
+    cumulative,
+    elementwise,
+    grid_sample,
+    index,
+    linalg,
+    losses,
+    norm,
+    padding,
+    pool,
+    random,
+    reduce,
+    resample,
+    resize,
+    shape,
+    sorting,
+)

@@ -13,6 +13,7 @@ from tvm import relax
 
 from ..ir.tensor import Dimension, Emitter, Tensor, same_dimension
 from . import functional as op
+from .legalize import legalization_by_ops
 
 
 def attend(
@@ -142,3 +143,20 @@ def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     if first is None or second is None:
         return second if first is None else first
     return op.logical_and(first, second)
+
+
+@legalization_by_ops("relax.nn.attention")
+def attention(query: Tensor, key: Tensor, value: Tensor, attrs: Any) -> Tensor:
+    """Lower attention to matrix products and a softmax.
+
+    The stock form has no window; it reads past the end of key and value where heads share them,
+    computes half precision in half precision, and masks by zeros before it takes the maximum, which
+    makes NaN of a row whose scores are all far below zero.
+    """
+    return attend(query, key, value, None, attrs.scale, attrs.causal_mask, attrs.window_size)
+
+
+@legalization_by_ops("relax.nn.attention_bias")
+def attention_bias(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, attrs: Any) -> Tensor:
+    """Lower attention with a bias on the scores, as `attention`."""
+    return attend(query, key, value, bias, attrs.scale, attrs.causal_mask, attrs.window_size)

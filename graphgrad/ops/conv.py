@@ -33,6 +33,7 @@ from tvm import relax, te, tirx
 from ..errors import ArgumentError
 from ..fallback.forms.residues import label, merged
 from ..fallback.kinds import Kind, marked
+from ..ir.attributes import Attributes
 from ..ir.tensor import (
     Dimension,
     Tensor,
@@ -43,7 +44,11 @@ from ..ir.tensor import (
     same_dimension,
     type_shape,
 )
+from ..layout import orders
+from ..layout.orders import Order
+from ..layout.rule import LaidOut, Site, layout_rule
 from .define import call_op, define_op
+from .legalize import legalization
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 """The spatial axes of a layout by their number, in the order of a window's numbers."""
@@ -868,3 +873,122 @@ _DATA_GRADIENT = define_op(
 _WEIGHT_GRADIENT = define_op(
     "conv_weight_gradient", ["data", "ct", "shape"], _infer_type, _weight_gradient
 )
+
+
+# The stock lowerings add up half precision in half precision, and leave an output layout of its
+# own, and all but one layout of transposed convolutions, to a code generator that cannot emit them.
+_CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
+_TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]
+
+
+@legalization(*_CONVOLUTIONS)
+def _lower_conv(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a convolution in any layout."""
+    window = Window.of(call.attrs)
+    layouts = Layouts.of(call.attrs, window.rank)
+
+    def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        axes = (layouts.data, layouts.kernel, _out_layout(call, layouts))
+        return convolution(x, w, type_shape(call.ty), window, axes, str(call.ty.dtype))
+
+    return _call_te(builder, call, layouts, expression)
+
+
+@legalization(*_TRANSPOSED)
+def _lower_conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a transposed convolution in any layout: the data gradient of a convolution."""
+    window = Window.of(call.attrs)
+    layouts = Layouts.of(call.attrs, window.rank).transposed
+
+    def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        axes = (layouts.data, layouts.kernel, _out_layout(call, layouts))
+        return data_gradient(x, w, type_shape(call.ty), window, axes, str(call.ty.dtype))
+
+    return _call_te(builder, call, layouts, expression)
+
+
+def _call_te(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    layouts: Layouts,
+    expression: Callable[[te.Tensor, te.Tensor], te.Tensor],
+) -> Any:
+    """The call of a convolution's kernel, once its outputs are known to exist."""
+    extents = dict(zip(_out_layout(call, layouts), type_shape(call.ty), strict=True))
+    check_output(call.op.name, [extents[axis] for axis in SPATIAL[len(extents) - 2]])
+    name = call.op.name.rsplit(".", 1)[-1]
+    return builder.call_te(expression, *call.args, primfunc_name_hint=name)
+
+
+def _out_layout(call: relax.Call, layouts: Layouts) -> str:
+    """The layout of the result, which permutes the axes of the data's."""
+    layout = str(call.attrs.out_layout)
+    check_layout(layout, layouts.data)
+    return layout
+
+
+def _order_of_weights(call: relax.Call) -> Order | None:
+    """The order in which a convolution reads its weights, if its layout is to be converted.
+
+    It is not where it is another one than the standard: its author has chosen a layout.
+    """
+    rank = len(call.args[1].ty.shape)
+    standard = Layouts.standard(rank - 2)
+    if call.op.name in _TRANSPOSED:
+        standard = standard.transposed
+    attributes = Attributes(call.attrs)
+    out_layout = standard.data if call.op == _DATA_GRADIENT else attributes.out_layout
+    if (
+        Layouts(attributes.data_layout, attributes.kernel_layout) != standard
+        or out_layout != standard.data
+    ):
+        return None
+    return orders.filters_last(rank)
+
+
+@layout_rule(*_CONVOLUTIONS, *_TRANSPOSED, weights=_order_of_weights)
+def _convolution_layout(site: Site) -> LaidOut | None:
+    """The convolution of NHWC data with HWIO weights.
+
+    Those of a transposed convolution become HWOI: the same memory as those of the convolution
+    whose data gradient it is.
+    """
+    layouts = _layouts(site)
+    if layouts is None:
+        return None
+    return site.passed(
+        _operands(site),
+        orders.channels_last(site.operands[0].rank),
+        out_layout=layouts["data_layout"],
+        **layouts,
+    )
+
+
+# The op that a transposed convolution is imported as where Relax's cannot state it.
+@layout_rule("graphgrad.conv_data_gradient", weights=_order_of_weights)
+def _data_gradient_layout(site: Site) -> LaidOut | None:
+    """The data gradient of NHWC data and HWIO weights, for a shape in the stored order."""
+    layouts = _layouts(site)
+    if layouts is None:
+        return None
+    order = orders.channels_last(site.operands[0].rank)
+    shape = relax.ShapeExpr(orders.extents(site.shape, order))
+    return site.passed([*_operands(site), shape], order, **layouts)
+
+
+def _layouts(site: Site) -> dict[str, str] | None:
+    """The layouts of a convolution, channels last; None if it is not converted."""
+    filters = _order_of_weights(site.call)
+    if filters is None:
+        return None
+    order = orders.channels_last(len(filters))
+    return {
+        "data_layout": orders.letters(site.attributes.data_layout, order),
+        "kernel_layout": orders.letters(site.attributes.kernel_layout, filters),
+    }
+
+
+def _operands(site: Site) -> list[Any]:
+    """The data and the weights of a convolution, channels last."""
+    x, w = site.operands[:2]
+    return [x.in_order(orders.channels_last(x.rank)), w.in_order(orders.filters_last(w.rank))]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from ..fallback.externs import register
 from ..fallback.externs.cumulative import running
 from ..ir.loops import Statement, load, sequence, store
 from ..ir.tensor import Tensor, accumulator_dtype
-from .define import call_op, define_op
+from ..layout.rule import along_axis, layout_rule
+from .define import OPAQUE, call_op, define_op
+from .legalize import Legalization, checked_axis, legalization
 from .opaque_kernel import KERNEL, Nest, extern
 
 
@@ -104,3 +106,31 @@ _REVERSE_CUMSUM = define_op(
     _reverse_cumsum_expression,
     opaque=True,
 )
+
+
+def _cumulative(combine: Literal["add", "mul"]) -> Legalization:
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        """Lower a cumulative op.
+
+        The stock one adds up half precision as it is: a sum of ones in float16 ends at 2048.
+        """
+        axis = None if call.attrs.axis is None else checked_axis(call)
+
+        def expression(x: te.Tensor) -> te.Tensor:
+            x = topi.cast(x, str(call.ty.dtype))
+            if axis is None:
+                x = topi.reshape(x, list(call.ty.shape))
+            return cumulative(x, axis or 0, combine, bool(call.attrs.exclusive))
+
+        return builder.call_te(
+            expression, call.args[0], primfunc_name_hint="cumulative", primfunc_attrs=OPAQUE
+        )
+
+    return lower
+
+
+legalization("relax.cumsum")(_cumulative("add"))
+legalization("relax.cumprod")(_cumulative("mul"))
+
+
+layout_rule("relax.cumsum", "relax.cumprod")(along_axis)

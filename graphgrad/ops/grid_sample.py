@@ -22,6 +22,7 @@ from ..ir.tensor import Dimension, Tensor, is_float
 from . import functional as op
 from .index import gather_at
 from .indexing import Indexing
+from .legalize import legalization_by_ops
 
 _CUBIC = -0.75
 """The free coefficient of the cubic kernel, as PyTorch and ONNX have it."""
@@ -270,6 +271,7 @@ def _reflected(x: Tensor, extent: int, align_corners: bool) -> Tensor:
     return op.where(is_even, beyond, span - beyond) + low
 
 
+@legalization_by_ops("relax.image.grid_sample", or_stock=True)
 def sample_image(x: Tensor, grid: Tensor, attrs: Any) -> Tensor:
     """The result of ``relax.image.grid_sample``, whose grid has its coordinates along axis 1."""
     rank = x.ndim - 2
@@ -279,6 +281,7 @@ def sample_image(x: Tensor, grid: Tensor, attrs: Any) -> Tensor:
     return grid_sample(x, points_first, how)
 
 
+@legalization_by_ops("relax.image.affine_grid", or_stock=True)
 def affine_image_grid(theta: Tensor, size: Sequence[Dimension], attrs: Any) -> Tensor:
     """The result of ``relax.image.affine_grid``, by its attributes."""
     return affine_grid(theta, list(size), bool(attrs.align_corners))

@@ -11,8 +11,17 @@ shapes or dtypes that do not fit.
 
 from __future__ import annotations
 
+import math
+
 from ..errors import ArgumentError, ModelError
 from ..ir.tensor import Tensor, is_float, same_shape
+from ..layout import orders
+from ..layout.rule import (
+    LaidOut,
+    Site,
+    as_in_model,
+    layout_rule,
+)
 from . import functional as op
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -276,3 +285,22 @@ def _check_labels(x: Tensor, labels: Tensor) -> None:
             f"the loss takes integer labels of shape {expected} for scores of shape {x.shape}, "
             f"given {labels.dtype} of shape {labels.shape}"
         )
+
+
+@layout_rule("relax.nn.nll_loss")
+def nll_loss_layout(site: Site) -> LaidOut | None:
+    """The loss of channels-last images, reduced to a scalar, is that of a matrix of their pixels.
+
+    So the pixels become rows, and the classes need not be moved back to axis 1.
+    """
+    x, targets, *weights = site.operands
+    order = orders.channels_last(x.rank)
+    if x.rank < 3 or x.preferred != order or site.attributes.reduction == "none":
+        return None
+    *positions, classes = orders.extents(x.shape, order)
+    if not all(isinstance(extent, int) for extent in positions):
+        return None
+    count = math.prod(positions)
+    rows = x.reshaped(order, [count, classes])
+    labels = targets.reshaped(orders.own(targets.rank), [count])
+    return site.passed([rows, labels, *map(as_in_model, weights)], ())

@@ -15,7 +15,12 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..ir.tensor import Tensor
-from .define import call_op, define_op
+from ..layout import orders
+from ..layout.orders import Order
+from ..layout.rule import LaidOut, Site, following, layout_rule
+from .cumulative import cumulative
+from .define import OPAQUE, call_op, define_op
+from .legalize import legalization
 
 _WORD = (1 << 32) - 1
 _STREAM = 0x9E3779B9
@@ -134,3 +139,45 @@ def _infer_mask(call: relax.Call) -> relax.TensorType:
 
 _DROPOUT: tvm.ir.Op = define_op("dropout", ["data", "seed"], _infer_like_data, _dropout_expression)
 _MASK: tvm.ir.Op = define_op("dropout_mask", ["data", "seed"], _infer_mask, _mask_expression)
+
+
+@layout_rule("graphgrad.dropout", "graphgrad.dropout_mask")
+@following
+def dropout_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """The mask is that of the model's tensor, in whatever order its elements are stored."""
+    # The op's `order` says which axis of the model's tensor each stored axis is.
+    model_order = site.attributes.order or orders.own(len(order))
+    stored_order = [model_order[axis] for axis in order]
+    return site.passed([x, site.operands[1].plain], order, order=stored_order)
+
+
+@legalization("relax.multinomial_from_uniform")
+def multinomial(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the choice of the class at which cumulative probability passes a uniform number.
+
+    The stock one wants probabilities and numbers of one dtype, and reads outside for a row that
+    does not exist; here the nearest row serves.
+    """
+
+    def expression(p: te.Tensor, uniform: te.Tensor, rows: te.Tensor) -> te.Tensor:
+        total = cumulative(p, 1, "add", exclusive=False)
+        wider = "float64" if "float64" in (str(p.dtype), str(uniform.dtype)) else "float32"
+        k = te.reduce_axis((0, p.shape[1]), "k")
+
+        def passed(n: Any, _: Any) -> Any:
+            row = tirx.max(tirx.min(rows[n, 0].astype("int64"), p.shape[0] - 1), 0)
+            is_below = total[row, k].astype(wider) <= uniform[n, 0].astype(wider)
+            return te.sum(is_below.astype("int64"), axis=k)
+
+        count = te.compute(uniform.shape, passed, name="passed")
+        # Rounding may leave the total below the number: the last class serves.
+        last = p.shape[1] - 1
+        return te.compute(
+            uniform.shape,
+            lambda *i: tirx.min(count(*i), last).astype(str(call.attrs.dtype)),
+            name="multinomial",
+        )
+
+    return builder.call_te(
+        expression, *call.args, primfunc_name_hint="multinomial", primfunc_attrs=OPAQUE
+    )

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..errors import ArgumentError
 from ..ir.tensor import Tensor, accumulator_dtype
-from . import functional as op
+from ..layout.rule import along_axis, layout_rule
 from .define import call_op, define_op
 
 _NO_INPUT = -1
@@ -78,50 +77,6 @@ def resample_by(x: Tensor, tables: Sequence[Tensor], axis: int) -> Tensor:
     return x.emitter.emit(call_op(_RESAMPLE, [x.expr, *(t.expr for t in tables)], axis=axis))
 
 
-def adaptive_pool_image(x: Tensor, attrs: Any) -> Tensor:
-    """The results of ``relax.nn.adaptive_avg_pool1d`` to ``3d``, by their attributes.
-
-    Along a spatial axis with n inputs and m outputs, output o averages the inputs from ⌊o·n/m⌋ to
-    ⌈(o+1)·n/m⌉, as PyTorch has it. No ``output_size`` leaves x as it is.
-
-    Raises
-    ------
-    ArgumentError
-        An extent is symbolic and there is more than one output along it, or the layout is blocked.
-    """
-    layout, out_layout = str(attrs.layout), str(attrs.out_layout)
-    if not len(layout) == len(out_layout) == x.ndim:
-        raise ArgumentError(f"cannot pool from the blocked layout {layout} to {out_layout}")
-    axes = [layout.index(name) for name in "DHW" if name in layout]
-    sizes = dict(zip(axes, map(int, attrs.output_size or ()), strict=False))
-    pooled = op.widen(x)
-    # One output is a plain mean, which needs no table and may have a symbolic extent.
-    averaged = [axis for axis, size in sizes.items() if size == 1]
-    if averaged:
-        total = op.reduce_sum(pooled, averaged, keepdims=True)
-        pooled = op.divide_by_count(total, [x.shape[axis] for axis in averaged])
-    for axis, size in sizes.items():
-        if size != 1:
-            pooled = resample(pooled, _parts(x, axis, size), axis)
-    order = [layout.index(name) for name in out_layout]
-    return op.permute_dims(pooled, order).astype(x.dtype)
-
-
-def _parts(x: Tensor, axis: int, size: int) -> Table:
-    """The table of adaptive average pooling of an axis to `size` outputs."""
-    extent = x.shape[axis]
-    if not isinstance(extent, int):
-        raise ArgumentError(
-            f"adaptive average pooling to {size} outputs needs the extent of axis {axis} as a "
-            f"number, given {extent}; give the input a static shape there"
-        )
-    rows = []
-    for output in range(size):
-        start, stop = output * extent // size, -(-(output + 1) * extent // size)
-        rows.append(dict.fromkeys(range(start, stop), 1.0 / (stop - start)))
-    return Table(rows, extent)
-
-
 def _constant(x: Tensor, array: np.ndarray) -> Tensor:
     return x.emitter.lift(relax.const(array, str(array.dtype)))
 
@@ -165,3 +120,4 @@ _RESAMPLE = define_op(
     _infer_type,
     _expression,
 )
+layout_rule("graphgrad.resample")(along_axis)

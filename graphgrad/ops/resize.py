@@ -18,7 +18,15 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from ..ir.tensor import Tensor, dimension_text, is_float
+from ..layout import orders
+from ..layout.rule import (
+    LaidOut,
+    Site,
+    layout_rule,
+)
 from . import functional as op
+from .legalize import legalization_by_ops
+from .pool_windows import LAYOUTS
 from .resample import Table, resample
 
 _SUPPORT = {"linear": 1, "cubic": 2}
@@ -204,6 +212,7 @@ def _coordinates(axis: Resized, mode: str) -> np.ndarray:
     raise ArgumentError(f"unknown coordinate transformation {mode!r}")
 
 
+@legalization_by_ops("relax.image.resize2d", "relax.image.resize3d", or_stock=True)
 def resize_image(x: Tensor, size: Any, attrs: Any) -> Tensor:
     """The results of ``relax.image.resize2d`` and ``resize3d``, by their attributes.
 
@@ -244,7 +253,7 @@ def _region(attrs: Any, axis: int, rank: int) -> tuple[float, float]:
     roi: Sequence[float] = attrs.roi
     axis = rank - 1 - axis if rank == 3 else axis
     start, end = roi[axis], roi[axis + rank]
-    return float(getattr(start, "value", start)), float(getattr(end, "value", end))
+    return start, end
 
 
 def _number(extent: Any) -> int | None:
@@ -253,3 +262,15 @@ def _number(extent: Any) -> int | None:
         return int(extent)
     except TypeError:
         return None
+
+
+@layout_rule("relax.image.resize2d", "relax.image.resize3d")
+def resizing_layout(site: Site) -> LaidOut | None:
+    """The resizing in NHWC, where the data come in that order."""
+    x = site.operands[0]
+    standard = LAYOUTS[x.rank - 2]
+    if x.is_plain or site.attributes.layout != standard:
+        return None
+    order = orders.channels_last(x.rank)
+    layout = orders.letters(standard, order)
+    return site.passed([x.in_order(order), *site.call.args[1:]], order, layout=layout)

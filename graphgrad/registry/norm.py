@@ -7,7 +7,7 @@ from typing import Any
 from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.moments import moments
-from ..ops.normalization import (
+from ..ops.norm import (
     ChannelGroups,
     collect,
     inverse_deviation,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.border import fold_border as fold
+from ..ops.padding import fold_border as fold
 from .rule import linear
 from .sample import sample
 

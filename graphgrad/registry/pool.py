@@ -7,7 +7,6 @@ from typing import Any
 from ..ir.tensor import Tensor
 from ..ops import pool
 from ..ops.pool_windows import LAYOUTS, Pool
-from ..ops.resample import adaptive_pool_image
 from .conv import to_layout
 from .rule import composite, linear, nondifferentiable, register_gradient
 from .sample import Sample, sample, static, tensor
@@ -124,7 +123,7 @@ def max_pool(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Te
 
 def adaptive_avg_pool(x: Tensor, attrs: Any) -> Tensor:
     """y = the mean over each of the (nearly) equal parts of each spatial axis"""
-    return adaptive_pool_image(x, attrs)
+    return pool.adaptive_pool_image(x, attrs)
 
 
 def _index_samples(position: int) -> list[Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -123,6 +124,20 @@ def copy(
     return tvm.runtime.tensor(np.asarray(array, order="C")).copyto(into)
 
 
+def memory_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor on the host as an array, which dies with the tensor.
+
+    TVM's own ways to and from numpy take as long as a small kernel.
+    """
+    shape, dtype = tuple(tensor.shape), np.dtype(str(tensor.dtype))
+    size = math.prod(shape) * dtype.itemsize
+    return np.ndarray(shape, dtype, (ctypes.c_byte * size).from_address(tensor.data_ptr()))
+
+
+Buffer = tuple[tvm.runtime.Tensor, "np.ndarray | None"]
+"""A tensor, and its memory as a numpy array if that is on the host."""
+
+
 class Staging:
     """Memory on a device that arrays are copied to, kept for the next ones.
 
@@ -131,13 +146,15 @@ class Staging:
 
     def __init__(self, device: tvm.runtime.Device):
         self._device = device
-        self._held: dict[Any, tvm.runtime.Tensor] = {}
+        self._held: dict[Any, Any] = {}
 
     def queue(self, label: str, array: np.ndarray) -> tvm.runtime.Tensor:
         """An array on the device; the next of its label, shape and dtype overwrites it."""
-        key = label, array.shape, str(array.dtype)
-        self._held[key] = copy(array, self._device, self._held.get(key))
-        return self._held[key]
+        tensor, memory = self._buffer(label, array)
+        if memory is None:
+            return copy(array, self._device, into=tensor)
+        memory[...] = array
+        return tensor
 
     def on_device(self, label: str, lent: tvm.runtime.Tensor | np.ndarray) -> tvm.runtime.Tensor:
         """What `lend` returned, on the device: where it is, or else a copy, as by `queue`."""
@@ -146,6 +163,17 @@ class Staging:
     def clear(self) -> None:
         """Give the memory back."""
         self._held.clear()
+
+    def _buffer(self, label: str, array: np.ndarray) -> Buffer:
+        """The memory for arrays of a label, shape and dtype, allocated when first asked for."""
+        key = label, array.shape, array.dtype
+        if key not in self._held:
+            self._held[key] = self._allocated(array)
+        return self._held[key]
+
+    def _allocated(self, array: np.ndarray) -> Buffer:
+        tensor = empty(array.shape, str(array.dtype), self._device)
+        return tensor, memory_of(tensor) if self._device.type == "cpu" else None
 
 
 def _to_array(label: str, tensor_or_value: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import glob
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,26 +105,56 @@ def device_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
     MachineError
         Something that ran on it failed, perhaps earlier.
     """
+
+    def lacks_memory() -> Exception:
+        return OutOfMemoryError(
+            f"{task} needs more memory than {device} has free, {device.available_global_memory} of "
+            f"{device.total_global_memory} bytes; nothing has changed"
+        )
+
+    def failed(cause: str) -> Exception:
+        return MachineError(
+            f"{device} failed at {task}, or before: {cause}. What it holds may be lost: start a "
+            "new process, from the last file that was saved"
+        )
+
+    with restated(ExportedStepError, lacks_memory, failed):
+        yield
+
+
+@contextlib.contextmanager
+def restated(
+    ours: type[Exception],
+    lacks_memory: Callable[[], Exception],
+    failed: Callable[[str], Exception],
+) -> Iterator[None]:
+    """While inside, what a CUDA device or its driver raises becomes one of two errors.
+
+    Parameters
+    ----------
+    ours : exception class
+        Errors that say what is wrong already.
+    lacks_memory : callable
+        The error of an allocation that failed; called when the pool has been released, whose memory
+        would count as taken.
+    failed : callable
+        The error of any other failure, from the driver's message.
+    """
     try:
         yield
-    except ExportedStepError:
-        raise
     except RuntimeError as error:
-        if "CUDA" not in str(error):
+        if isinstance(error, ours) or "CUDA" not in str(error):
             raise
         if OUT_OF_MEMORY in str(error):
             release_pool()
-            raise OutOfMemoryError(
-                f"{task} needs more memory than {device} has free, "
-                f"{device.available_global_memory} of {device.total_global_memory} bytes; nothing "
-                "has changed"
-            ) from error
-        # The first line about CUDA: the error of a failed launch goes on with all its source.
-        cause = next(line.strip() for line in str(error).splitlines() if "CUDA" in line)
-        raise MachineError(
-            f"{device} failed at {task}, or before: {cause}. What it holds may be lost: start a "
-            "new process, from the last file that was saved"
-        ) from error
+            raise lacks_memory() from error
+        raise failed(cuda_reason(error)) from error
+
+
+def cuda_reason(error: BaseException) -> str:
+    """The driver's message in an error, which for a failed launch holds the kernel's source too."""
+    lines = str(error).splitlines()
+    return next((line.strip() for line in lines if "CUDA" in line), str(error))
 
 
 def release_pool() -> None:

@@ -372,4 +372,4 @@ class TrainStep(ModelOnDevice, TrainingStep):
     def _restore(self, groups: Mapping[str, Arrays], progress: Progress) -> None:
         """Overwrite the tensors where they are: two of each may be more than the device holds."""
         self._tensors.restore(groups, progress.updates, progress.accumulated)
-        self.learning_rate = progress.learning_rate
+        self._tensors.set_rate(progress.learning_rate)

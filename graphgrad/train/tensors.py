@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +11,7 @@ import tvm
 
 from ..errors import AliasError
 from ..lower.device import reported
-
-Arrays = dict[str, np.ndarray]
+from ..runtime.arrays import Arrays, memory_of
 
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
 """C types of the scalars that are read straight from the host's memory; others become arrays."""
@@ -92,13 +90,3 @@ def read_number(tensor: tvm.runtime.Tensor) -> float:
     if ctype is None or tensor.device.type != "cpu":
         return float(read(tensor))
     return ctype.from_address(tensor.data_ptr()).value
-
-
-def memory_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor on the host as an array, which dies with the tensor.
-
-    TVM's own ways to and from numpy take as long as a small kernel.
-    """
-    shape, dtype = tuple(tensor.shape), np.dtype(str(tensor.dtype))
-    size = math.prod(shape) * dtype.itemsize
-    return np.ndarray(shape, dtype, (ctypes.c_byte * size).from_address(tensor.data_ptr()))

@@ -88,11 +88,6 @@ def tir_passes(pipeline: str) -> tuple[Any, Any, Any]:
     return PIPELINE_MAP[pipeline]()
 
 
-def clear_memory_pool() -> None:
-    """Give back the memory that the virtual machine keeps for later."""
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
-
-
 def onnx_converters() -> dict[str, Any]:
     """The converters of TVM's ONNX importer, by operator."""
     return onnx_frontend._get_convert_map()

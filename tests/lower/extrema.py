@@ -3,7 +3,7 @@
 import numpy as np
 from tvm import te, tirx
 
-from graphgrad.ops.extrema import larger
+from graphgrad.ops.elementwise import larger
 
 
 def extremum(choose, x, axes):

@@ -1,4 +1,6 @@
-"""A copy as a Relax op: memory of its own, where TVM would return the argument."""
+"""Copies in memory of their own: of arrays, and as an op where TVM would return the argument."""
+
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -8,9 +10,12 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
+from tests.peers import peer
 from tests.running import F64, function, run
 
 op = relax.op
+
+X = np.arange(12.0).reshape(3, 4)
 
 
 def results(mod, *arrays):
@@ -50,3 +55,47 @@ def test_what_is_no_tensor_is_refused():
     shape = relax.ShapeExpr([2, 3])
     with pytest.raises(gg.ArgumentError, match=r"copy takes a tensor, given a value of type"):
         gg.copy(shape)
+
+
+@pytest.mark.parametrize("array", [X, X[:, ::2], np.float32(3), np.zeros((0, 2))])
+def test_a_copy_of_numpy(array):
+    copied = gg.copy(array)
+    np.testing.assert_array_equal(copied, array)
+    assert copied.dtype == array.dtype
+    assert not gg.shares_memory(copied, array)
+
+
+def test_a_copy_of_a_tensor_of_tvm():
+    original = tvm.runtime.tensor(X)
+    copied = gg.copy(original)
+    assert isinstance(copied, tvm.runtime.Tensor)
+    assert not gg.shares_memory(copied, original)
+    np.testing.assert_array_equal(copied.numpy(), X)
+
+
+def test_a_copy_of_a_tensor_of_torch():
+    torch = peer("torch")
+    original = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    copied = gg.copy(original)
+    assert copied.dtype == torch.bfloat16
+    assert not copied.requires_grad
+    assert not gg.shares_memory(copied, original)
+
+
+def test_a_copy_of_a_container_keeps_its_form():
+    copied = gg.copy({"a": [X, (X,)]})
+    np.testing.assert_array_equal(copied["a"][1][0], X)
+    assert isinstance(copied["a"][1], tuple)
+    assert not gg.shares_memory(copied, X)
+
+
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+
+def test_a_copy_of_a_named_tuple():
+    copied = gg.copy(Pair(X, X))
+    assert isinstance(copied, Pair)
+    np.testing.assert_array_equal(copied.second, X)
+    assert not gg.shares_memory(copied, X)

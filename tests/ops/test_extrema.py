@@ -8,7 +8,7 @@ import tvm
 from tvm import te
 
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.ops.extrema import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 
 KINDS = [0.0, 1.0, np.inf, np.nan, np.finfo("float32").smallest_subnormal]
 FLOATS = np.array([sign * kind for kind in KINDS for sign in (1, -1)], "float32")

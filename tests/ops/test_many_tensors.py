@@ -7,8 +7,7 @@ from tvm import relax
 
 from graphgrad.ir.tensor import Emitter
 from graphgrad.lower.graph.legalize import legalize_ops
-from graphgrad.ops import functional
-from graphgrad.ops.legalize import shape
+from graphgrad.ops import functional, shape
 from tests.differences import assert_gradients
 from tests.running import F64, function
 

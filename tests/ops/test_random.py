@@ -1,4 +1,4 @@
-"""Masks of dropout: their share, their independence, and what decides them."""
+"""Masks of dropout: their share, their independence, and what decides them. Classes by chance."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import graphgrad as gg
 from graphgrad.check import sample_module
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.registry.sample import sample, tensor
+from tests.running import function, run
 
 SHAPE = (300, 400)
 SEED = tensor((), 0, 9, dtype="int64")
@@ -90,3 +91,14 @@ def test_dropped_elements_do_not_matter():
 @pytest.mark.parametrize("rate, expected", [(0.0, 1.0), (1.0, 0.0)])
 def test_extreme_rates(rate, expected):
     assert (machine(rate)(ONES, 5) == expected).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_multinomial_from_uniform(dtype):
+    p = np.array([[0.25, 0.25, 0.5], [0.0, 1.0, 0.0]], dtype)
+    uniform = np.array([[0.0], [0.3], [0.5], [1.0], [0.0], [0.9]], "float32")
+    rows = np.array([[0], [0], [0], [0], [1], [9]])
+    types = [(a.shape, str(a.dtype)) for a in (p, uniform, rows)]
+    mod = function(lambda b, *xs: b.emit(relax.op.multinomial_from_uniform(*xs)), *types)
+    chosen = run(mod, "main", p, uniform, rows)[0]
+    assert chosen.ravel().tolist() == [0, 1, 2, 2, 1, 1]

@@ -11,7 +11,7 @@ from ...errors import ModelError
 from ...ir.tensor import Tensor, same_shape
 from ...ops import functional as op
 from ...ops.moments import moments
-from ...ops.normalization import inverse_deviation, mean, normalize
+from ...ops.norm import inverse_deviation, mean, normalize
 from .node import Node, converter
 
 _MICROSOFT = "com.microsoft"

@@ -10,8 +10,8 @@ import numpy as np
 from ...errors import ModelError
 from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
-from ...ops.border import check_border
 from ...ops.movement import slice_from, unslice
+from ...ops.padding import check_border
 from .node import Node, converter
 from .shape import axes_of, normalized
 

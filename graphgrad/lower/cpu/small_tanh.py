@@ -11,7 +11,7 @@ from tvm.ir import prim
 from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes
-from ...ops.legalize.elementwise import polynomial
+from ...ops.elementwise import polynomial
 
 _TANH = tvm.ir.Op.get("tirx.tanh")
 

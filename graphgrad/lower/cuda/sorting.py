@@ -14,7 +14,7 @@ from ...fallback.kernels.expressions import kept_expressions, kernel_of
 from ...fallback.kinds import map_stage
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_kernels
-from ...ops.order import order
+from ...ops.sorting import order
 
 
 @compiler_pass(

@@ -17,7 +17,7 @@ from tvm import relax
 
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import visit_nodes
-from ...ops.legalize.table import LEGALIZATIONS, Legalization, lowering_of
+from ...ops.legalize import LEGALIZATIONS, Legalization, lowering_of
 from ..codegen.cache.lowerings import is_lowered_by_tvm_or_graphgrad
 
 _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")

@@ -21,7 +21,7 @@ from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import accumulator_dtype, type_shape
 from ...memory.effect_order import may_write
-from ...ops.legalize.linalg import matrix_product
+from ...ops.linalg import matrix_product
 
 _MATMUL = "relax.matmul"
 _PERMUTATION = "relax.permute_dims"

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "is then that of the input."
     ),
     expected="The input.",
-    worked_around_in=("graphgrad.ops.legalize.image",),
+    worked_around_in=("graphgrad.ops.pool",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The step 2 / (n - 1) is rounded, then multiplied.",
     expected="1 exactly: grid_sample with align_corners otherwise mixes in what lies outside.",
-    worked_around_in=("graphgrad.ops.legalize.image",),
+    worked_around_in=("graphgrad.ops.grid_sample",),
 )

@@ -23,6 +23,6 @@ DEFECT = Defect(
     kind="wrong result",
     happens="Of 1 NaN 3 NaN 2 4 it is not 1: comparisons with NaN are false whichever way.",
     expected="1, that of the first NaN, as in numpy and PyTorch.",
-    worked_around_in=("graphgrad.ops.legalize.reduce",),
+    worked_around_in=("graphgrad.ops.reduce",),
     report="https://github.com/apache/tvm/issues/19540",
 )

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "float32."
     ),
     expected="x there, to the last digit.",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

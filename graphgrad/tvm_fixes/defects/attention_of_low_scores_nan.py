@@ -26,5 +26,5 @@ DEFECT = Defect(
         "exponentials vanish."
     ),
     expected="A mean of values: the maximum is over what may be attended.",
-    worked_around_in=("graphgrad.ops.legalize.attention",),
+    worked_around_in=("graphgrad.ops.attention",),
 )

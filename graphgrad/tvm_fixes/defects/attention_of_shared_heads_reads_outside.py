@@ -33,5 +33,5 @@ DEFECT = Defect(
     ),
     expected="Heads 1 and 2 share the first, 3 and 4 the second.",
     crashes=True,
-    worked_around_in=("graphgrad.ops.legalize.attention",),
+    worked_around_in=("graphgrad.ops.attention",),
 )

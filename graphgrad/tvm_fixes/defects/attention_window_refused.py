@@ -26,5 +26,5 @@ DEFECT = Defect(
         "of the op's."
     ),
     expected="Attention to the last keys.",
-    worked_around_in=("graphgrad.ops.legalize.attention",),
+    worked_around_in=("graphgrad.ops.attention",),
 )

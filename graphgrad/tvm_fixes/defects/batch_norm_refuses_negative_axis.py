@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`list.remove(x): x not in list`; Relax types the call.",
     expected="The last axis.",
-    worked_around_in=("graphgrad.ops.legalize.norm",),
+    worked_around_in=("graphgrad.ops.norm",),
 )

@@ -19,6 +19,6 @@ DEFECT = Defect(
     expected="Whether the number is NaN, as for float16.",
     worked_around_in=(
         "graphgrad.ops.pool",
-        "graphgrad.ops.order",
+        "graphgrad.ops.sorting",
     ),
 )

@@ -21,6 +21,6 @@ DEFECT = Defect(
     expected="True; comparisons of floats are not inverted.",
     worked_around_in=(
         "graphgrad.fallback.scatter",
-        "graphgrad.ops.legalize.elementwise",
+        "graphgrad.ops.elementwise",
     ),
 )

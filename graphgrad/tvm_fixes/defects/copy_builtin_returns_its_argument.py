@@ -15,8 +15,5 @@ DEFECT = Defect(
     kind="missing API",
     happens="The result has the data pointer of the argument.",
     expected="Memory of its own; or another name, and an op `relax.copy`.",
-    worked_around_in=(
-        "graphgrad.ops.copy",
-        "graphgrad.memory.sharing",
-    ),
+    worked_around_in=("graphgrad.ops.copy",),
 )

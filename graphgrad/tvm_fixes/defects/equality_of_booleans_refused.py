@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Invalid operand types for FCmp instruction`, and so for not_equal.",
     expected="A comparison of integers of one bit.",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Literal value 1099511627776 exceeds range of int32`, of an attribute of int64.",
     expected="The whole matrix.",
-    worked_around_in=("graphgrad.ops.legalize.shape",),
+    worked_around_in=("graphgrad.ops.shape",),
 )

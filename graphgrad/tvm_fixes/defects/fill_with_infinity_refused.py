@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`argument of type 'PrimType' is not iterable`, where the name of a dtype is expected.",
     expected="The tensor.",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

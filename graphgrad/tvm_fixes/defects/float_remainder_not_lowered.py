@@ -22,5 +22,5 @@ DEFECT = Defect(
         "A call of `fmodf` or `fmod`, or the instruction `frem`, which `tirx.Mod` of floats "
         "becomes."
     ),
-    worked_around_in=("graphgrad.lower.cpu.functions", "graphgrad.ops.legalize.elementwise"),
+    worked_around_in=("graphgrad.lower.cpu.functions", "graphgrad.ops.elementwise"),
 )

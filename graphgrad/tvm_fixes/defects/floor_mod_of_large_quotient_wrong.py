@@ -25,5 +25,5 @@ DEFECT = Defect(
         "a - floor(a / b) * b is computed as it stands: the quotient of 1e16 by 0.3 is rounded."
     ),
     expected="np.mod, which is exact.",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`CodeGenVM cannot emit this Relax operator directly`.",
     expected="a · b + c.",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

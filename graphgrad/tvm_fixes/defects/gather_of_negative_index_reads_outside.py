@@ -25,6 +25,6 @@ DEFECT = Defect(
     happens="The index is used as it is.",
     expected="The last element, as in ONNX and numpy; or a documented limit.",
     crashes=True,
-    worked_around_in=("graphgrad.ops.legalize.index",),
+    worked_around_in=("graphgrad.ops.index",),
     report="https://github.com/apache/tvm/issues/20297",
 )

@@ -33,5 +33,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="Of numbers around 1e4 that differ by units the result is arbitrary.",
     expected="(x - mean) / sqrt(variance + 1e-5), to float32's digits.",
-    worked_around_in=("graphgrad.ops.legalize.norm",),
+    worked_around_in=("graphgrad.ops.norm",),
 )

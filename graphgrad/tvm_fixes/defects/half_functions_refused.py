@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="They exist for float32 and float64 alone.",
     expected="They are computed in float32.",
-    worked_around_in=("graphgrad.lower.cpu.functions", "graphgrad.ops.legalize.elementwise"),
+    worked_around_in=("graphgrad.lower.cpu.functions", "graphgrad.ops.elementwise"),
 )

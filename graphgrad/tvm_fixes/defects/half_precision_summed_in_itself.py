@@ -29,11 +29,11 @@ DEFECT = Defect(
     expected="5,000: sums of half precision are accumulated in float32 and rounded once.",
     worked_around_in=(
         "graphgrad.fallback.lowering.wide_reductions",
-        "graphgrad.ops.legalize.reduce",
-        "graphgrad.ops.legalize.linalg",
-        "graphgrad.ops.legalize.conv",
-        "graphgrad.ops.legalize.norm",
-        "graphgrad.ops.legalize.pool",
-        "graphgrad.ops.legalize.cumulative",
+        "graphgrad.ops.reduce",
+        "graphgrad.ops.linalg",
+        "graphgrad.ops.conv",
+        "graphgrad.ops.norm",
+        "graphgrad.ops.pool",
+        "graphgrad.ops.cumulative",
     ),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="log(1 + exp(x)) is computed as it stands; exp overflows.",
     expected="20 for 20.",
-    worked_around_in=("graphgrad.ops.legalize.activation",),
+    worked_around_in=("graphgrad.ops.activation",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`power only applies to float`.",
     expected="Powers, as Relax types the op.",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

@@ -26,5 +26,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="β is added although center is False.",
     expected="No β.",
-    worked_around_in=("graphgrad.ops.legalize.norm",),
+    worked_around_in=("graphgrad.ops.norm",),
 )

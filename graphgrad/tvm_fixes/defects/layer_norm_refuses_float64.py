@@ -25,5 +25,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`only support float32 and float16`.",
     expected="float64: gradients are checked in it.",
-    worked_around_in=("graphgrad.ops.legalize.norm",),
+    worked_around_in=("graphgrad.ops.norm",),
 )

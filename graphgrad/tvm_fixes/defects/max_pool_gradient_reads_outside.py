@@ -31,8 +31,5 @@ DEFECT = Defect(
     ),
     expected="0 there; the gradient adds up to that of the four windows, 4.",
     crashes=True,
-    worked_around_in=(
-        "graphgrad.ops.legalize.pool",
-        "graphgrad.ops.pool",
-    ),
+    worked_around_in=("graphgrad.ops.pool",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="`!=` of floats is emitted as an ordered comparison.",
     expected="True (`fcmp une`).",
-    worked_around_in=("graphgrad.ops.legalize.elementwise",),
+    worked_around_in=("graphgrad.ops.elementwise",),
 )

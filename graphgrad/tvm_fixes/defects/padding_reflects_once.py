@@ -26,5 +26,5 @@ DEFECT = Defect(
         "is read from elsewhere."
     ),
     expected="Reflections of reflections, as in numpy.",
-    worked_around_in=("graphgrad.ops.legalize.shape",),
+    worked_around_in=("graphgrad.ops.padding",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="AttributeError: topi.nn has no pixel_shuffle.",
     expected="A kernel.",
-    worked_around_in=("graphgrad.ops.legalize.shape",),
+    worked_around_in=("graphgrad.ops.shape",),
 )

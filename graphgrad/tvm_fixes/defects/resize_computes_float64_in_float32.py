@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="1 + 1e-12 becomes 1, also by nearest neighbors.",
     expected="float64.",
-    worked_around_in=("graphgrad.ops.legalize.image",),
+    worked_around_in=("graphgrad.ops.resize",),
 )

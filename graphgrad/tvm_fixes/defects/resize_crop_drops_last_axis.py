@@ -31,5 +31,5 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The extrapolation value is not used there.",
     expected="5 in the half that lies outside.",
-    worked_around_in=("graphgrad.ops.legalize.image",),
+    worked_around_in=("graphgrad.ops.resize",),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="The scale is (n - 1) / (1 - 1), folded at compile time.",
     expected="The first element.",
-    worked_around_in=("graphgrad.ops.legalize.image",),
+    worked_around_in=("graphgrad.ops.resize",),
 )

@@ -35,5 +35,5 @@ DEFECT = Defect(
         "one, updates go to wrong elements: 1 1 1 1 0 0."
     ),
     expected="1 1 0 1 1 0.",
-    worked_around_in=("graphgrad.ops.legalize.index",),
+    worked_around_in=("graphgrad.ops.index",),
 )

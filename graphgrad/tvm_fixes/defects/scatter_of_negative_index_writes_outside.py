@@ -30,6 +30,6 @@ DEFECT = Defect(
     ),
     expected="The last element, as in ONNX; or nothing.",
     crashes=True,
-    worked_around_in=("graphgrad.ops.legalize.index",),
+    worked_around_in=("graphgrad.ops.index",),
     report="https://github.com/apache/tvm/issues/20297",
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Expect value to be constant int`.",
     expected="A symbolic kernel.",
-    worked_around_in=("graphgrad.ops.legalize.shape",),
+    worked_around_in=("graphgrad.ops.shape",),
 )

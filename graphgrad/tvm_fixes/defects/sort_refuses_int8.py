@@ -26,8 +26,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Unsupported input dtype: int8`, when the compiled program runs.",
     expected="Sorted elements; or an error at compile time.",
-    worked_around_in=(
-        "graphgrad.ops.legalize.sorting",
-        "graphgrad.ops.order",
-    ),
+    worked_around_in=("graphgrad.ops.sorting",),
 )

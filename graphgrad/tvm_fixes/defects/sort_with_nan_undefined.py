@@ -29,8 +29,5 @@ DEFECT = Defect(
         "the numbers, so that even these come out of order."
     ),
     expected="Sorted numbers, and NaN behind them.",
-    worked_around_in=(
-        "graphgrad.ops.legalize.sorting",
-        "graphgrad.ops.order",
-    ),
+    worked_around_in=("graphgrad.ops.sorting",),
 )

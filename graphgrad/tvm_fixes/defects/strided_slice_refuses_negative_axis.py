@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`axis < src_tensor_dim (-1 vs. 2)`; of known shape it is served.",
     expected="The columns from 1 on.",
-    worked_around_in=("graphgrad.ops.legalize.shape",),
+    worked_around_in=("graphgrad.ops.shape",),
 )

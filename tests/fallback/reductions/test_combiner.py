@@ -4,7 +4,7 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.fallback.reductions.combiner import Combination, Combiner
-from graphgrad.ops.extrema import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 
 
 def combiner(combine, count):

@@ -6,7 +6,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
-from graphgrad.ops.extrema import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 from tests.fallback.differences import check, compiled
 from tests.fallback.running import executable, unwritten
 from tests.labels import label

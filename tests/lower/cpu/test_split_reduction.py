@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphgrad.ops.extrema import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 from tests.labels import label
 from tests.lower.extrema import extremum, with_nan_in_some
 from tests.lower.kernel_programs import run, tensor

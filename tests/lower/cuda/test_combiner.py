@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cuda.combiner import combiner
-from graphgrad.ops.legalize.elementwise import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 
 F32 = "float32"
 

@@ -16,7 +16,7 @@ from graphgrad.lower.cuda.parallel import bind_parallel_loops, independent_loops
 from graphgrad.lower.cuda.serial import launch_statements
 from graphgrad.ops.cumulative import cumulative
 from graphgrad.ops.opaque_kernel import Nest, extern, fill
-from graphgrad.ops.order import order
+from graphgrad.ops.sorting import order
 from tests.lower.cuda.running import on_host
 from tests.lower.cuda.sources import TARGET, cuda_source, program
 from tests.lower.kernel_programs import HOST

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from graphgrad.ops.legalize.elementwise import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 from tests.labels import label
 from tests.lower.cuda.running import run
 from tests.lower.kernel_programs import tensor

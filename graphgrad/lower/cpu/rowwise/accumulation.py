@@ -19,7 +19,7 @@ from ....ir.kernel_structure import (
     substitute_values,
 )
 from ....ir.visits import nodes_in
-from ....ops.extrema import larger, smaller
+from ....ops.elementwise import larger, smaller
 
 _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 

@@ -6,7 +6,7 @@ import tvm
 from tvm import te, topi
 
 from graphgrad.lower.cpu.rowwise.accumulation import maximum, minimum
-from graphgrad.ops.extrema import larger, smaller
+from graphgrad.ops.elementwise import larger, smaller
 from tests.labels import label
 from tests.lower.extrema import extremum, with_nan_in_some
 from tests.lower.kernel_programs import run, tensor

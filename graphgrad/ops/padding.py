@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from ..errors import ModelError
 from ..ir.tensor import Tensor, type_shape
+from ..layout.orders import Order
+from ..layout.rule import LaidOut, Site, following, layout_rule
 from .define import call_op, define_op
+from .indexing import outside_value
+from .legalize import legalization
 
 
 def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
@@ -193,3 +197,54 @@ class _Folding:
 
 
 _FOLD_BORDER = define_op("fold_border", ["x"], _infer_type, _compute)
+
+
+@legalization("relax.nn.pad")
+def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower padding so that a border may be longer than the axis.
+
+    The stock form reflects once, and reads other elements where one reflection does not reach.
+    """
+    attrs = call.attrs
+    widths = [int(width) for width in attrs.pad_width]
+    mode = str(attrs.pad_mode)
+    shape = list(call.args[0].ty.shape.values)
+    check_border(shape, widths, mode)
+    # Where a symbolic extent is 0 there is nothing to copy: no element outside may be read.
+    may_be_empty = [
+        extent
+        for extent, before, after in zip(shape, widths[::2], widths[1::2], strict=True)
+        if (before or after) and not isinstance(extent, tirx.IntImm)
+    ]
+
+    def constant(x: te.Tensor) -> te.Tensor:
+        return topi.nn.pad(x, widths[::2], widths[1::2], attrs.pad_value)
+
+    def copied(x: te.Tensor) -> te.Tensor:
+        def element(*indices: Any) -> Any:
+            value = x(
+                *(
+                    origin(i, before, extent, mode) if before or after else i
+                    for i, before, after, extent in zip(
+                        indices, widths[::2], widths[1::2], x.shape, strict=True
+                    )
+                )
+            )
+            if not may_be_empty:
+                return value
+            exists = tirx.all(*(extent > 0 for extent in may_be_empty))
+            return tirx.if_then_else(exists, value, outside_value(str(x.dtype)))
+
+        return te.compute(call.ty.shape.values, element, name="pad")
+
+    expression = constant if mode == "constant" else copied
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="pad")
+
+
+@layout_rule("relax.nn.pad")
+@following
+def pad_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """The border has a width before and after each axis."""
+    widths = site.attributes.pad_width
+    pairs = [widths[2 * axis : 2 * axis + 2] for axis in order]
+    return site.passed([x], order, pad_width=[width for pair in pairs for width in pair])

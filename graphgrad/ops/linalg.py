@@ -1,4 +1,4 @@
-"""Lowerings of matrix products."""
+"""Matrix products: their lowerings."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from ...ir.tensor import Emitter, accumulator_dtype, type_shape
-from .. import functional as op
-from ..einsum import einsum as written_out
-from .table import legalization
+from ..ir.tensor import Emitter, Tensor, accumulator_dtype, type_shape
+from . import functional as op
+from .einsum import einsum as written_out
+from .legalize import legalization, legalization_by_ops
 
 
-@legalization("relax.einsum")
-def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+@legalization_by_ops("relax.einsum")
+def einsum(operands: Sequence[Tensor], attrs: Any) -> Tensor:
     """Lower einsum to matrix products.
 
     The stock form is one loop nest: it takes the product of three operands point by point, and adds
     up half precision in half precision.
     """
-    emitter = Emitter(builder)
-    with emitter.at(call.span, ""):
-        return written_out(str(call.attrs.subscripts), emitter.lift(call.args[0])).expr
+    return written_out(attrs.subscripts, operands)
 
 
 @legalization("relax.matmul")

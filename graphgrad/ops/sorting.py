@@ -1,7 +1,7 @@
-"""The order of elements along an axis: a stable merge sort, with NaN after every number.
+"""Sorting and searching: any dtype and axis, stable, and with a place for NaN.
 
 The stock sort serves few dtypes, and compares NaN inconsistently, by which the result of its
-library sort is undefined.
+library sort is undefined. `order` is a stable merge sort, with NaN after every number.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx, topi
 
 from ..ir.loops import Indices, Statement, sequence, serial, store
 from ..ir.tensor import is_float
+from ..layout.rule import along_axis, layout_rule
+from .define import OPAQUE
+from .indexing import Indexing, gather, outside_value, within
+from .legalize import checked_axis, legalization
 from .opaque_kernel import Nest, extern, fill
 
 _MAX_DOUBLINGS = 40
@@ -125,3 +129,86 @@ class _MergeSort:
         if str(self.values.dtype) == "bfloat16":
             last = last.astype("float32")  # TVM asks no other whether it is a number
         return tirx.any(ordered, tirx.isnan(last))
+
+
+@legalization("relax.argsort")
+def argsort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower argsort; the stock one refuses 8-bit integers, and is undefined with NaN."""
+    axis, dtype = checked_axis(call), str(call.attrs.dtype)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        sorted_indices = order(x, axis, bool(call.attrs.descending))
+        return te.compute(x.shape, lambda *i: sorted_indices(*i).astype(dtype), name="argsort")
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="argsort", primfunc_attrs=OPAQUE
+    )
+
+
+@legalization("relax.sort")
+def sort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower sort as the elements in the order of argsort."""
+    axis = checked_axis(call)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return _at(x, order(x, axis, bool(call.attrs.descending)), axis)
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="sort", primfunc_attrs=OPAQUE
+    )
+
+
+@legalization("relax.topk")
+def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower topk as the first of the sorted elements: of ties, the first ones.
+
+    The stock one refuses symbolic shapes. Where there are fewer than k elements, NaN (0 in
+    integers) and the index −1 stand for the others.
+    """
+    axis, returned, dtype = checked_axis(call), str(call.attrs.ret_type), str(call.attrs.dtype)
+    result = call.ty.fields[0] if isinstance(call.ty, relax.TupleType) else call.ty
+    count = result.shape[axis]
+
+    def expression(x: te.Tensor) -> te.Tensor | list[te.Tensor]:
+        sorted_indices = order(x, axis, bool(call.attrs.largest))
+        shape = [count if d == axis else extent for d, extent in enumerate(x.shape)]
+
+        def position(*i: Any) -> Any:
+            inside = tirx.all(True, *within([i[axis]], [x.shape[axis]], [count]))
+            return tirx.if_then_else(inside, sorted_indices(*i), tirx.const(-1, "int64"))
+
+        positions = te.compute(shape, position, name="places")
+        values = _at(x, positions, axis)
+        indices = te.compute(shape, lambda *i: positions(*i).astype(dtype), name="indices")
+        return {"values": values, "indices": indices, "both": [values, indices]}[returned]
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="topk", primfunc_attrs=OPAQUE
+    )
+
+
+@legalization("relax.bucketize")
+def bucketize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower bucketize so that NaN goes behind every boundary; the stock one puts it before."""
+    dtype = "int32" if call.attrs.out_int32 else "int64"
+
+    def expression(x: te.Tensor, boundaries: te.Tensor) -> te.Tensor:
+        bucket = topi.searchsorted(boundaries, x, bool(call.attrs.right), dtype)
+        if not is_float(str(x.dtype)):
+            return bucket
+        last = boundaries.shape[0].astype(dtype)
+        return te.compute(
+            x.shape, lambda *i: tirx.Select(tirx.isnan(x(*i)), last, bucket(*i)), name="bucketize"
+        )
+
+    return builder.call_te(
+        expression, *call.args, primfunc_name_hint="bucketize", primfunc_attrs=OPAQUE
+    )
+
+
+def _at(x: te.Tensor, positions: te.Tensor, axis: int) -> te.Tensor:
+    """The elements at positions along an axis; NaN, or 0 in integers, at a negative one."""
+    return gather(Indexing("elements", axis, "nan"), x, positions, outside_value(str(x.dtype)))
+
+
+layout_rule("relax.argsort", "relax.sort", "relax.topk")(along_axis)

@@ -1,4 +1,4 @@
-"""Lowerings of activations."""
+"""Activations: their lowerings and layout rules."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..layout.rule import along_axis, layout_rule
 from .elementwise import expm1
-from .precision import lower_half_in_float32
-from .table import legalization
+from .legalize import legalization, lower_half_in_float32
 
 
 @legalization("relax.nn.relu")
@@ -43,6 +43,9 @@ def prelu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, element, name="prelu")
 
     return builder.call_te(expression, *call.args, primfunc_name_hint="prelu")
+
+
+layout_rule("relax.nn.prelu")(along_axis)
 
 
 @legalization("relax.nn.softplus")

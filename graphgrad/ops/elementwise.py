@@ -1,4 +1,4 @@
-"""Lowerings of elementwise ops.
+"""Elementwise ops: their lowerings and layout rules.
 
 Stock ones turn NaN into numbers where they compare, know no half precision of many functions, and
 lose the digits of small results.
@@ -13,9 +13,31 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
-from ..extrema import is_float_element, larger, smaller
-from .precision import lower_half_in_float32
-from .table import Legalization, legalization
+from ..ir.tensor import is_float
+from ..layout.rule import LaidOut, Site, broadcast, cheapest_order, layout_rule
+from ..layout.value import Value
+from .legalize import Legalization, legalization, lower_half_in_float32
+
+
+def larger(a: Any, b: Any) -> Any:
+    """The larger of two elements, or NaN if one of them is: ``tirx.max`` may drop it."""
+    if not is_float_element(a):
+        return tirx.max(a, b)
+    # Both comparisons fail only where one is NaN, and then the sum is NaN.
+    return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b))
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller of two elements, or NaN if one of them is: ``tirx.min`` may drop it."""
+    if not is_float_element(a):
+        return tirx.min(a, b)
+    return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))
+
+
+def is_float_element(value: Any) -> bool:
+    """Whether an element of a tensor expression is a float."""
+    return is_float(str(value.ty).removeprefix("T."))
+
 
 Element = Callable[..., Any]
 """Builds the expression of an output element from those of the operands."""
@@ -249,3 +271,34 @@ lower_half_in_float32(
     *("relax.isinf", "relax.isnan", "relax.log_add_exp", "relax.mod", "relax.power"),
     *("relax.sinh", "relax.tan", "relax.tanh"),
 )
+
+
+# fmt: off
+_UNARY = [
+    "abs", "acos", "acosh", "asin", "asinh", "astype", "atan", "atanh", "bitwise_not", "ceil",
+    "clip", "cos", "cosh", "erf", "exp", "floor", "full_like", "isfinite", "isinf", "isnan",
+    "log", "logical_not", "negative", "ones_like", "round", "rsqrt", "sigmoid", "sign", "sin",
+    "sinh", "sqrt", "square", "tan", "tanh", "trunc", "zeros_like", "nn.gelu", "nn.gelu_tanh",
+    "nn.leakyrelu", "nn.relu", "nn.selu", "nn.silu", "nn.softplus",
+]
+_BROADCASTING = [
+    "add", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "divide", "equal", "ewise_fma",
+    "floor_divide", "floor_mod", "greater", "greater_equal", "left_shift", "less", "less_equal",
+    "log_add_exp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod",
+    "multiply", "not_equal", "power", "right_shift", "subtract", "where",
+]
+# fmt: on
+
+
+@layout_rule(*(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]))
+def elementwise_layout(site: Site) -> LaidOut | None:
+    """Compute in the order that moves the fewest elements; small operands are reshaped to it."""
+    tensors = [operand for operand in site.operands if isinstance(operand, Value)]
+    order = cheapest_order(tensors, len(site.shape))
+    if order is None:
+        return None
+    arguments = [
+        broadcast(operand, order) if isinstance(operand, Value) else operand
+        for operand in site.operands
+    ]
+    return site.passed(arguments, order)

@@ -94,14 +94,3 @@ def test_bucketize(dtype, right):
     mod = function(lambda b, *xs: b.emit(op.bucketize(*xs, right=right)), *types)
     expected = np.searchsorted(boundaries, x, "right" if right else "left")
     np.testing.assert_array_equal(run(mod, "main", x, boundaries)[0], expected)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_multinomial_from_uniform(dtype):
-    p = np.array([[0.25, 0.25, 0.5], [0.0, 1.0, 0.0]], dtype)
-    uniform = np.array([[0.0], [0.3], [0.5], [1.0], [0.0], [0.9]], "float32")
-    rows = np.array([[0], [0], [0], [0], [1], [9]])
-    types = [(a.shape, str(a.dtype)) for a in (p, uniform, rows)]
-    mod = function(lambda b, *xs: b.emit(op.multinomial_from_uniform(*xs)), *types)
-    chosen = run(mod, "main", p, uniform, rows)[0]
-    assert chosen.ravel().tolist() == [0, 1, 2, 2, 1, 1]

@@ -1,4 +1,4 @@
-"""Lowerings of reductions.
+"""Reductions: their lowerings and layout rules.
 
 Stock ones add up half precision in itself, drop NaN from maxima, give the position of any NaN, and
 divide by zero at compile time where there is nothing to average.
@@ -15,14 +15,24 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.ir import prim
 
-from ...fallback.graph import is_reduction, rewritten, stop_gradient
-from ...ir.calls import result_types
-from ..define import OPAQUE
-from ..extrema import larger, smaller
-from ..moments import mean_expression
-from ..order import order
-from .precision import lower_half_in_float32
-from .table import Legalization, legalization
+from ..fallback.graph import is_reduction, rewritten, stop_gradient
+from ..ir.calls import result_types
+from ..layout import orders
+from ..layout.orders import Order
+from ..layout.rule import (
+    LaidOut,
+    Site,
+    along_axis,
+    following,
+    layout_rule,
+    stored_axes,
+    stored_axis,
+)
+from .define import OPAQUE
+from .elementwise import larger, smaller
+from .legalize import Legalization, legalization, lower_half_in_float32
+from .moments import mean_expression
+from .sorting import order
 
 
 def _axes(call: relax.Call) -> list[int]:
@@ -243,9 +253,34 @@ _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)
 _lower_softmax("relax.nn.softmax", topi.nn.softmax)
 _lower_softmax("relax.nn.log_softmax", topi.nn.log_softmax)
+layout_rule("relax.nn.softmax", "relax.nn.log_softmax")(along_axis)
 
 lower_half_in_float32(
     *("relax.collapse_sum_to", "relax.max", "relax.mean", "relax.min", "relax.prod", "relax.std"),
     *("relax.sum", "relax.variance", "relax.nn.cross_entropy_with_logits"),
     *("relax.nn.log_softmax", "relax.nn.nll_loss", "relax.nn.softmax"),
 )
+
+
+_REDUCTIONS = [f"relax.{name}" for name in ("max", "mean", "min", "prod", "std", "sum", "variance")]
+
+
+@layout_rule(*_REDUCTIONS)
+@following
+def reduction_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """The axes are reduced where they are stored."""
+    axes = site.attributes.axis
+    reduced = list(range(len(order))) if axes is None else [axis % len(order) for axis in axes]
+    remaining = order if site.attributes.keepdims else orders.without(order, reduced)
+    return site.passed([x], remaining, axis=stored_axes(order, reduced))
+
+
+@layout_rule("relax.argmax", "relax.argmin")
+@following
+def position_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
+    """The position along one axis; over all of them it counts in the model's order."""
+    axis = site.attributes.axis
+    if axis is None:
+        return None
+    remaining = order if site.attributes.keepdims else orders.without(order, [axis % len(order)])
+    return site.passed([x], remaining, axis=stored_axis(order, axis))

@@ -1,6 +1,9 @@
-"""Normalization by the functions of `functional`: what rules, lowerings and converters share.
+"""Normalizations by the functions of `functional`, in every float dtype.
 
-Half precision is computed in float32, and means are summed in float64.
+Half precision is computed in float32, and means are summed in float64. The stock lowerings refuse
+float64 and bfloat16, or compute float64 in float32; group and instance norm take E[x²] − E[x]²,
+which has no digit left where the mean is large; half precision is rounded before γ and β; axes must
+be sorted and non-negative, and ``center`` and ``scale`` are not read.
 """
 
 from __future__ import annotations
@@ -8,9 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
 
 from ..ir.tensor import Dimension, Tensor
+from ..layout import orders
+from ..layout.orders import Order
+from ..layout.rule import (
+    LaidOut,
+    Site,
+    as_in_model,
+    following,
+    layout_rule,
+    stored_axes,
+    stored_axis,
+)
 from . import functional as op
+from .legalize import legalization_by_ops
 from .moments import moments
 
 
@@ -171,3 +189,107 @@ def normalize(
     if beta is not None:
         y = y + spread(op.widen(beta), parameter_axes, x.ndim)
     return y.astype(x.dtype)
+
+
+@legalization_by_ops("relax.nn.batch_norm")
+def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, *running_and_attrs: Any) -> list[Tensor]:
+    """Lower batch norm: outputs and running statistics in the dtype of the input.
+
+    The stock form reads what it trains on three times, adds up float16 in float16, and fails on a
+    negative axis when it trains.
+    """
+    *running, attrs = running_and_attrs
+    dtype, axis = x.dtype, attrs.axis % x.ndim
+    x, gamma, beta, *running = map(op.widen, (x, gamma, beta, *running))
+
+    def per_channel(t: Tensor) -> Tensor:
+        return spread(t, [axis], x.ndim)
+
+    if attrs.training:
+        batch = moments(x, [a for a in range(x.ndim) if a != axis])
+        mean, variance = (op.reshape(statistic, gamma.shape) for statistic in batch)
+        # Relax's momentum is the share of the batch; ONNX's is that of the old statistic.
+        running = [
+            (1.0 - attrs.momentum) * old + attrs.momentum * new
+            for old, new in zip(running, (mean, variance), strict=True)
+        ]
+    else:
+        mean, variance = running
+    slope = inverse_deviation(variance, attrs.epsilon)
+    slope = gamma * slope if attrs.scale else slope
+    y = (x - per_channel(mean)) * per_channel(slope)
+    y = y + per_channel(beta) if attrs.center else y
+    return [output.astype(dtype) for output in (y, *running)]
+
+
+@legalization_by_ops("relax.nn.group_norm")
+def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
+    """Lower group norm: a group of channels has statistics in common, taken over the axes too."""
+    axis, groups = attrs.channel_axis % x.ndim, attrs.num_groups
+    y = normalize(
+        in_groups(x, axis, groups),
+        group_axes(op.normalize_axes(attrs.axes, x.ndim), axis),
+        attrs.epsilon,
+        in_groups(gamma, 0, groups) if attrs.scale else None,
+        in_groups(beta, 0, groups) if attrs.center else None,
+        [axis, axis + 1],
+    )
+    return op.reshape(y, x.shape)
+
+
+@legalization_by_ops("relax.nn.instance_norm")
+def instance_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
+    """Lower instance norm: γ and β lie along the channel axis."""
+    return normalize(
+        x,
+        op.normalize_axes(attrs.axes, x.ndim),
+        attrs.epsilon,
+        gamma if attrs.scale else None,
+        beta if attrs.center else None,
+        [attrs.channel_axis % x.ndim],
+    )
+
+
+@legalization_by_ops("relax.nn.layer_norm")
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
+    """Lower layer norm: γ and β have the extents of the axes, in their order."""
+    axes = op.normalize_axes(attrs.axes, x.ndim)
+    factor, offset = gamma if attrs.scale else None, beta if attrs.center else None
+    return normalize(x, axes, attrs.epsilon, factor, offset, axes)
+
+
+@legalization_by_ops("relax.nn.rms_norm")
+def rms_norm(x: Tensor, gamma: Tensor, attrs: Any) -> Tensor:
+    """Lower RMS norm: no mean is subtracted."""
+    axes = op.normalize_axes(attrs.axes, x.ndim)
+    return normalize(x, axes, attrs.epsilon, gamma, None, axes, center=False)
+
+
+@layout_rule("relax.nn.batch_norm")
+@following
+def batch_norm_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """Scale, shift and statistics lie along the channels; the new statistics are vectors."""
+    parameters = map(as_in_model, site.operands[1:])
+    axis = stored_axis(order, site.attributes.axis)
+    return site.passed([x, *parameters], [order, orders.own(1), orders.own(1)], axis=axis)
+
+
+@layout_rule("relax.nn.group_norm", "relax.nn.instance_norm")
+@following
+def group_norm_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """Scale and shift lie along the channels."""
+    parameters = map(as_in_model, site.operands[1:])
+    return site.passed(
+        [x, *parameters],
+        order,
+        channel_axis=stored_axis(order, site.attributes.channel_axis),
+        axes=stored_axes(order, site.attributes.axes),
+    )
+
+
+@layout_rule("relax.nn.layer_norm", "relax.nn.rms_norm")
+@following
+def layer_norm_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """Scale and shift have the extents of the axes, in the order in which they are named."""
+    parameters = map(as_in_model, site.operands[1:])
+    return site.passed([x, *parameters], order, axes=stored_axes(order, site.attributes.axes))

@@ -1,50 +1,57 @@
-"""Lowerings of ops that move elements."""
+"""Ops that move elements, or none: their lowerings and layout rules."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import relax, te, tirx, topi
 
-from ..border import check_border, origin
-from ..functional import MANY_TENSORS
-from ..indexing import outside_value
-from .table import legalization
+from ..layout import orders
+from ..layout.orders import Order
+from ..layout.rule import (
+    LaidOut,
+    Site,
+    along_axis,
+    broadcast,
+    cheapest_order,
+    following,
+    layout_rule,
+    order_of_all,
+    stored_axes,
+    stored_axis,
+)
+from ..layout.value import Value
+from .functional import MANY_TENSORS
+from .legalize import legalization
+
+_RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
-@legalization("relax.collapse_sum_like")
-def collapse_sum_like(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower the sum to a tensor's shape as that to a shape: half precision adds up in float32."""
-    return relax.op.collapse_sum_to(call.args[0], call.args[1].ty.shape)
+@layout_rule("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")
+def reshape_layout(site: Site) -> LaidOut | None:
+    """Reshape in memory too, where the axes that the model merges are adjacent there as well.
 
-
-@legalization("relax.concat")
-def concat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower the join of many tensors as that of joins of some."""
-    return _joined(builder, call, relax.op.concat)
-
-
-@legalization("relax.stack")
-def stack(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower the stack of many tensors as the join of stacks of some."""
-    return _joined(builder, call, relax.op.stack)
-
-
-def _joined(builder: relax.BlockBuilder, call: relax.Call, join: Any) -> Any:
-    (tensors,) = call.args
-    count, axis = len(tensors.ty.fields), int(call.attrs.axis or 0)
-    if count <= MANY_TENSORS:
-        return call.op.get_attr("FLegalize")(builder, call)
-    fields = (
-        list(tensors.fields)
-        if isinstance(tensors, relax.Tuple)
-        else [builder.emit(relax.TupleGetItem(tensors, index)) for index in range(count)]
-    )
-    batches = (fields[i : i + MANY_TENSORS] for i in range(0, count, MANY_TENSORS))
-    return relax.op.concat([builder.emit(join(some, axis=axis)) for some in batches], axis=axis)
+    Where they are not, as when channels are shuffled, elements move first, such that the result is
+    channels last.
+    """
+    x = site.operands[0]
+    if x.is_plain:
+        return None
+    order = x.preferred
+    new_order = orders.through_reshape(order, x.shape, site.shape)
+    if new_order is None and len(site.shape) > 2:
+        new_order = orders.channels_last(len(site.shape))
+        # Backwards: the order of the operand from which the reshape gives that result.
+        order = orders.through_reshape(new_order, site.shape, x.shape)
+    if new_order is None or order is None:
+        return None
+    target = relax.ShapeExpr(orders.extents(site.shape, new_order))
+    call = relax.Call(_RESHAPE, [x.in_order(order), target], None, [], site.call.span)
+    return LaidOut(call, new_order)
 
 
 @legalization("relax.expand_dims")
@@ -67,46 +74,79 @@ def expand_dims(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalization("relax.nn.pad")
-def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower padding so that a border may be longer than the axis.
+@layout_rule("relax.permute_dims")
+def permute_dims_layout(site: Site) -> Value | None:
+    """The same memory with other axes: no call is written."""
+    x = site.operands[0]
+    axes = site.attributes.axes
+    axes = range(x.rank)[::-1] if axes is None else [axis % x.rank for axis in axes]
+    return x.relabeled(site.name, list(axes))
 
-    The stock form reflects once, and reads other elements where one reflection does not reach.
-    """
-    attrs = call.attrs
-    widths = [int(width) for width in attrs.pad_width]
-    mode = str(attrs.pad_mode)
-    shape = list(call.args[0].ty.shape.values)
-    check_border(shape, widths, mode)
-    # Where a symbolic extent is 0 there is nothing to copy: no element outside may be read.
-    may_be_empty = [
-        extent
-        for extent, before, after in zip(shape, widths[::2], widths[1::2], strict=True)
-        if (before or after) and not isinstance(extent, tirx.IntImm)
-    ]
 
-    def constant(x: te.Tensor) -> te.Tensor:
-        return topi.nn.pad(x, widths[::2], widths[1::2], attrs.pad_value)
+@layout_rule("relax.broadcast_to")
+def broadcast_to_layout(site: Site) -> LaidOut | None:
+    """Broadcast the operand, in the order in which it is stored, to the shape in that order."""
+    x = site.operands[0]
+    order = cheapest_order([x], len(site.shape))
+    if order is None:
+        return None
+    shape = relax.ShapeExpr(orders.extents(site.shape, order))
+    return site.passed([broadcast(x, order), shape], order)
 
-    def copied(x: te.Tensor) -> te.Tensor:
-        def element(*indices: Any) -> Any:
-            value = x(
-                *(
-                    origin(i, before, extent, mode) if before or after else i
-                    for i, before, after, extent in zip(
-                        indices, widths[::2], widths[1::2], x.shape, strict=True
-                    )
-                )
-            )
-            if not may_be_empty:
-                return value
-            exists = tirx.all(*(extent > 0 for extent in may_be_empty))
-            return tirx.if_then_else(exists, value, outside_value(str(x.dtype)))
 
-        return te.compute(call.ty.shape.values, element, name="pad")
+@legalization("relax.collapse_sum_like")
+def collapse_sum_like(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the sum to a tensor's shape as that to a shape: half precision adds up in float32."""
+    return relax.op.collapse_sum_to(call.args[0], call.args[1].ty.shape)
 
-    expression = constant if mode == "constant" else copied
-    return builder.call_te(expression, call.args[0], primfunc_name_hint="pad")
+
+@legalization("relax.concat")
+def concat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the join of many tensors as that of joins of some."""
+    return _joined(builder, call, relax.op.concat)
+
+
+@layout_rule("relax.concat")
+def concat_layout(site: Site) -> LaidOut | None:
+    """Join along the axis where it is stored."""
+    [parts] = site.operands
+    order = order_of_all(parts, len(site.shape))
+    if order is None:
+        return None
+    stored_parts = relax.Tuple([part.in_order(order) for part in parts])
+    return site.passed([stored_parts], order, axis=stored_axis(order, site.attributes.axis or 0))
+
+
+@legalization("relax.stack")
+def stack(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the stack of many tensors as the join of stacks of some."""
+    return _joined(builder, call, relax.op.stack)
+
+
+@layout_rule("relax.stack")
+def stack_layout(site: Site) -> LaidOut | None:
+    """Put the new axis outermost in memory, wherever the model has it."""
+    [parts] = site.operands
+    order = order_of_all(parts, len(site.shape) - 1)
+    if order is None:
+        return None
+    stored_parts = relax.Tuple([part.in_order(order) for part in parts])
+    axis = (site.attributes.axis or 0) % len(site.shape)
+    return site.passed([stored_parts], orders.insert_axis(order, axis), axis=0)
+
+
+def _joined(builder: relax.BlockBuilder, call: relax.Call, join: Any) -> Any:
+    (tensors,) = call.args
+    count, axis = len(tensors.ty.fields), int(call.attrs.axis or 0)
+    if count <= MANY_TENSORS:
+        return call.op.get_attr("FLegalize")(builder, call)
+    fields = (
+        list(tensors.fields)
+        if isinstance(tensors, relax.Tuple)
+        else [builder.emit(relax.TupleGetItem(tensors, index)) for index in range(count)]
+    )
+    batches = (fields[i : i + MANY_TENSORS] for i in range(0, count, MANY_TENSORS))
+    return relax.op.concat([builder.emit(join(some, axis=axis)) for some in batches], axis=axis)
 
 
 @legalization("relax.nn.pixel_shuffle")
@@ -147,6 +187,17 @@ def repeat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="repeat")
 
 
+@layout_rule("relax.tile")
+@following
+def tile_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
+    """Each axis is repeated; if there are more numbers than axes, new axes arise."""
+    repeats = site.attributes.repeats
+    if len(repeats) > len(order):
+        return None
+    repeats = [1] * (len(order) - len(repeats)) + list(repeats)
+    return site.passed([x], order, repeats=[repeats[axis] for axis in order])
+
+
 @legalization("relax.slice_scatter")
 def slice_scatter(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the replacing of a slice; the stock form refuses an axis of symbolic extent."""
@@ -180,6 +231,26 @@ def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return stock(builder, relax.Call(call.op, [x, axes, *bounds], call.attrs))
 
 
+@layout_rule("relax.strided_slice")
+@following
+def strided_slice_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
+    """The slice is cut along the axes where they are stored."""
+    axes = _numbers(site.call.args[1])
+    if axes is None:
+        return None
+    stored = [tirx.IntImm("int64", axis) for axis in stored_axes(order, axes)]
+    return site.passed([x, relax.Tuple(stored), *site.call.args[2:]], order)
+
+
+def _numbers(items: Any) -> Sequence[int] | None:
+    """A tuple of constant integers; None if it is anything else."""
+    if not isinstance(items, relax.Tuple):
+        return None
+    if not all(isinstance(item, tirx.IntImm) for item in items.fields):
+        return None
+    return [int(item) for item in items.fields]
+
+
 def _triangle(builder: relax.BlockBuilder, call: relax.Call, keeps: Callable[..., Any]) -> Any:
     """Lower a triangle of matrices; stock TVM refuses diagonals that int32 cannot number."""
 
@@ -205,3 +276,6 @@ def tril(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 def triu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the upper triangle."""
     return _triangle(builder, call, operator.ge)
+
+
+layout_rule("relax.flip", "relax.repeat", "relax.split")(along_axis)
