@@ -201,6 +201,7 @@ class Widening:
             return tirx.BufferStore(buffer, prim.Cast(store.value.ty, value), indices)
         # TVM rounds by an expression that has the value twice, and in a vector no variable may be
         # bound twice.
+        value = unrolled(self._wide(store.value, bound=True, rounded_later=True))
         stored = tirx.Var("stored", _WIDE)
         rounding = tirx.BufferStore(buffer, prim.Cast(store.value.ty, stored), indices)
         return tirx.SeqStmt([tirx.Bind(stored, value), rounding])

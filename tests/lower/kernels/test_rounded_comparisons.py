@@ -65,3 +65,19 @@ def test_stored_numbers_and_other_floats_are_compared_as_they_are():
     for tensors in ([x, y, larger], [*inputs, *outputs]):
         func = te.create_prim_func(tensors)
         assert round_compared(func).same_as(func)
+
+
+def test_what_is_chosen_by_a_comparison_is_stored():
+    x, y, stored = (tensor(LENGTH, dtype="bfloat16", name=name) for name in ("x", "y", "stored"))
+    result = te.compute(
+        (LENGTH,),
+        lambda i: tirx.Select(x[i] * y[i] < stored[i], x[i] + y[i], stored[i] * x[i]),
+        name="result",
+    )
+    values = numbers(0), numbers(1), numbers(2)
+    results = run([x, y, stored], [result], values=values, then=as_lowered)
+    assert "T.vectorized" in results.text
+    x, y, stored = (a.astype("float32") for a in values)
+    product = (x * y).astype(ml_dtypes.bfloat16).astype("float32")
+    expected = np.where(product < stored, x + y, stored * x).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(results.scheduled[0], expected)
