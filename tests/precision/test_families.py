@@ -14,7 +14,7 @@ from tests import torch_sequence_nets as sequences
 from tests.models import test_exported_families as families
 from tests.peers import peer
 
-BATCHES = 5
+BATCHES = 32
 IMAGES = ["vgg_bn", "densenet", "mobilenet_v2", "inception", "vit", "unet", "bert"]
 QUICK = ["vgg_bn", "vit", sequences.pointnet]
 """Of each kind one: convolutions with batch norm, attention, maxima."""

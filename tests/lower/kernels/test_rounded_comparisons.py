@@ -9,7 +9,7 @@ from graphgrad.lower.cpu.nan import vectorize_nan_tests
 from graphgrad.lower.kernels.rounded_comparisons import round_compared
 from tests.lower.kernel_programs import run, tensor
 
-LENGTH = 4096
+LENGTH = 1 << 16
 
 
 def numbers(seed):
