@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import prim
 
+from ..ir.visits import nodes_in
 from .promote_type import LOW_FLOATS, promote_type
 
 _OPERATIONS = (
@@ -52,22 +53,20 @@ def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
         Calls that are valid in a lower float only, and constants that were rounded to one: TVM
         folds constants, and does so in a function and in its gradient differently.
     """
-    is_low, obstacles = False, []
-    rounded: list[str] = []
-
-    def visit(node: Any) -> None:
-        nonlocal is_low
-        is_low |= _is_low(node)
-        if isinstance(node, tvm.ir.Call) and _has_built_in_dtype(node):
-            obstacles.append(f"the call of {_called(node)} has its dtypes built in")
-        if isinstance(node, prim.FloatImm) and _is_low(node) and _was_rounded(node.value):
-            rounded.append(f"constants such as {node.value:.9g} were rounded to float32")
-
-    kinds = (tvm.ir.Var, tvm.ir.Call, prim.Cast, prim.FloatImm)
-    tvm_ffi.structural_walk(func, (kinds, visit))
-    obstacles += rounded[:1]  # one of them says enough
-    if not is_low or obstacles:
-        return func, list(dict.fromkeys(obstacles)) if is_low else []
+    low = [
+        n for n in nodes_in(func, (tvm.ir.Var, tvm.ir.Call, prim.Cast, prim.FloatImm)) if _is_low(n)
+    ]
+    obstacles = [
+        f"the call of {_called(call)} has its dtypes built in"
+        for call in nodes_in(func, tvm.ir.Call)
+        if _has_built_in_dtype(call)
+    ]
+    constants = [node.value for node in low if isinstance(node, prim.FloatImm)]
+    rounded = [value for value in constants if _was_rounded(value)]
+    # One of them says enough.
+    obstacles += [f"constants such as {v:.9g} were rounded to float32" for v in rounded[:1]]
+    if not low or obstacles:
+        return func, list(dict.fromkeys(obstacles)) if low else []
     promoted = tvm_ffi.structural_map(func, _Promotion().changes)
     # Made anew, because its own type is inferred then.
     return tirx.PrimFunc(promoted.params, promoted.body, promoted.ret_type, promoted.attrs), []

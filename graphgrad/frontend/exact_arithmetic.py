@@ -17,6 +17,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..ir.kernel_structure import static
+from ..ir.visits import nodes_in
 from .known_values import NotKnownError, Ratio, as_int64, as_ratio, integral, is_symbolic
 
 _MAX_DIMENSION = 2**31
@@ -154,7 +156,7 @@ class ExactArithmetic:
             if constant_quotient is not None:
                 return Ratio(constant_quotient.numerator, constant_quotient.denominator)
             # `left / right`, of numerators over the common denominator, which cancels.
-            divisor = integral_number(right)
+            divisor = static(right)
             if divisor is None or divisor <= 0:
                 raise NotKnownError
             return self._reduced(left, divisor)
@@ -179,16 +181,16 @@ class ExactArithmetic:
         substituted = tvm_ffi.structural_map(
             as_int64(value), (tvm.ir.Var, lambda var: tirx.IntImm("int64", 60))
         )
-        return integral_number(self._analyzer.simplify(substituted)) or 0
+        return static(self._analyzer.simplify(substituted)) or 0
 
     def _reduced(self, numerator: Any, denominator: int) -> Ratio:
         """A ratio in lowest terms, as far as that can be proved."""
-        number = integral_number(numerator)
+        number = static(numerator)
         if number is not None:
             fraction = Fraction(number, denominator)
             return Ratio(fraction.numerator, fraction.denominator)
         remainder = self._analyzer.simplify(tirx.floormod(numerator, denominator))
-        if integral_number(remainder) == 0:
+        if static(remainder) == 0:
             return Ratio(self._analyzer.simplify(tirx.floordiv(numerator, denominator)), 1)
         if denominator > 1024:  # the limit of `as_ratio`
             raise NotKnownError
@@ -215,7 +217,7 @@ class ExactArithmetic:
         A dimension that a model divides by is taken to be positive: the model itself could not run
         with zero.
         """
-        number = integral_number(divisor)
+        number = static(divisor)
         if number is not None and number <= 0:
             raise NotKnownError
         if number is None and not self._analyzer.can_prove(divisor >= 0):
@@ -244,24 +246,14 @@ class ExactArithmetic:
     def _simplified(self, expression: Any) -> Any:
         """An integer expression simplified; an int if no dimension is left in it."""
         simplified = self._analyzer.simplify(as_int64(expression))
-        number = integral_number(simplified)
+        number = static(simplified)
         return simplified if number is None else number
 
 
 def symbols(expressions: Iterable[Any]) -> list[Any]:
     """The variables in some expressions, each once."""
-    variables: dict[Any, None] = {}
-    for expression in expressions:
-        if isinstance(expression, tvm.ir.Expr):
-            tvm_ffi.structural_walk(
-                expression, (tvm.ir.Var, lambda var: variables.update({var: None}))
-            )
-    return list(variables)
-
-
-def integral_number(value: Any) -> int | None:
-    """An integer or a constant expression as an int; None for any other expression."""
-    return int(value) if isinstance(value, int | tirx.IntImm) else None
+    symbolic = [expression for expression in expressions if isinstance(expression, tvm.ir.Expr)]
+    return list(dict.fromkeys(nodes_in(symbolic, tvm.ir.Var)))
 
 
 def _zero_like(x: Any) -> Any:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ..errors import ArgumentError, ModelError
 from ..ir.provenance import read
 from ..ir.rewrite import map_bindings
 from ..ir.value_names import equal_names, record_aliases
+from ..ir.visits import nodes_in
 from ..ops import random
 from .arrays import dtype_name
 from .model import Model
@@ -284,8 +284,4 @@ def _is_call(value: object, op: tvm.ir.Op) -> bool:
 
 def _count(function: relax.Function, op: tvm.ir.Op) -> int:
     """How often an operator is called in a function, branches included."""
-    calls: list[relax.Call] = []
-    tvm_ffi.structural_walk(
-        function, (relax.Call, lambda call: calls.append(call) if call.op == op else None)
-    )
-    return len(calls)
+    return sum(call.op == op for call in nodes_in(function, relax.Call))

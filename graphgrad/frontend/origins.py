@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tvm import relax
 from tvm.ir import Span
-from tvm_ffi import structural_map
 
+from ..ir.kernel_structure import substitute_values
 from .relax_main import attach_spans
 
 
@@ -63,7 +63,7 @@ class Origins:
                 var = binding.var
                 if var not in renamed and var.name in used_names:
                     renamed[var] = type(var)(_unused(f"{var.name}.part", used_names), var.ty)
-        return structural_map(function, (relax.Var, lambda var: renamed.get(var, var)))
+        return substitute_values(function, renamed)
 
     def _claim(self, value: relax.Expr, span: Span) -> None:
         """Give a span to each binding that `value` depends on and that has none yet."""

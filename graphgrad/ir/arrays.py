@@ -14,12 +14,8 @@ import numpy as np
 import tvm
 
 from ..errors import InputError
-from ..runtime.arrays import empty, is_readable
-
-ALIGNMENT = 64
-"""Bytes to which generated code expects every tensor to be aligned."""
-
-_EXTENSION_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+from ..runtime import errors as runtime_errors
+from ..runtime.arrays import ALIGNMENT, empty, is_number, is_readable, numbers
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -42,57 +38,24 @@ def to_numpy(value: Any) -> np.ndarray:
     InputError
         `value` is not a regular array of numbers, or has masked values.
     """
-    _refuse_masked(value)
-    array = _read(value)
-    if not is_number(array.dtype):
-        raise InputError(
-            f"a value of type {type(value).__name__} with dtype {array.dtype} is not an array of "
-            "real numbers or booleans; give a numpy array, a torch tensor or a TVM tensor"
-        )
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        return numbers(f"a value of type {type(value).__name__}", _read(value))
+    except runtime_errors.InputError as error:
+        raise InputError(str(error)) from error
 
 
-def is_number(dtype: np.dtype) -> bool:
-    """Whether a dtype is one of booleans, integers or real numbers."""
-    # The dtypes of ml_dtypes have the kind of raw memory, V.
-    return dtype.kind in "biuf" or (dtype.kind == "V" and dtype.name in _EXTENSION_DTYPES)
-
-
-def _read(value: Any) -> np.ndarray:
-    """A value as a numpy array of any dtype, without a copy where that is possible."""
+def _read(value: Any) -> Any:
+    """The tensor of another library as a numpy array, without a copy where that is possible."""
     torch = sys.modules.get("torch")
     try:
-        if isinstance(value, np.ndarray):
-            return np.asarray(value)
-        if isinstance(value, tvm.runtime.Tensor):
-            return value.numpy()
         if torch is not None and isinstance(value, torch.Tensor):
             return _read_torch(value, torch)
-        if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
-            return np.from_dlpack(value)
-        array = np.asarray(value)
+        ours = isinstance(value, np.ndarray | np.generic | tvm.runtime.Tensor)
+        return value if ours or not hasattr(value, "__dlpack__") else np.from_dlpack(value)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise InputError(
             f"a value of type {type(value).__name__} cannot be read as an array: {error}"
         ) from error
-    # Python numbers and lists become float32; a numpy scalar keeps its dtype.
-    if array.dtype == np.float64 and not isinstance(value, np.generic):
-        return array.astype(np.float32)
-    return array
-
-
-def _refuse_masked(value: Any) -> None:
-    """Raise if an array has masked values: what computes with it would read what is below them.
-
-    Raises
-    ------
-    InputError
-    """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise InputError(
-            f"a masked array with {np.ma.count_masked(value)} masked values, and no kernel knows "
-            "masks: fill it with .filled(value); of labels, with the ignore_index of the loss"
-        )
 
 
 def _read_torch(value: Any, torch: Any) -> np.ndarray:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from .passes import Phase, compiler_pass
 from .rewrite import map_functions
+from .visits import nodes_in
 
 _CALLS_WITH_TUPLE = frozenset(
     f"relax.{name}"
@@ -77,22 +77,11 @@ def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModul
     """
 
     def changed(variable: Any, function: relax.Function) -> relax.Function:
-        is_meant = name in (None, variable.name_hint) and _names_te_gradients(function)
+        calls = nodes_in(function, tvm.ir.Call) if name in (None, variable.name_hint) else []
+        is_meant = any(call.op == WITH_TE_GRADIENT for call in calls)
         return _ToCallTir(mod).visit_expr(function) if is_meant else function
 
     return map_functions(mod, changed)
-
-
-def _names_te_gradients(function: relax.Function) -> bool:
-    """Whether a function has calls that name their gradients."""
-    calls: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if call.op == WITH_TE_GRADIENT:
-            calls.append(call)
-
-    tvm_ffi.structural_walk(function, (tvm.ir.Call, visit))
-    return bool(calls)
 
 
 @relax.expr_functor.mutator

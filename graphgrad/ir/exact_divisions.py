@@ -28,6 +28,7 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ..tvm_fixes.hooks import identity
+from .kernel_structure import static
 from .passes import Phase, compiler_pass
 from .visits import nodes_in, replace_nodes, visit_nodes
 
@@ -48,45 +49,26 @@ def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         loops that are fused or computed elsewhere may make new ones.
     """
     body = _make_dividends_positive(func.body)
-    if not _divides(body):
+    if not nodes_in(body, _DIVISIONS):
         return func
     body = _hide_indices(body)
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def _divides(body: Any) -> bool:
-    """Whether statements have integer divisions."""
-    has_division = False
-
-    def visit(_: Any) -> None:
-        nonlocal has_division
-        has_division = True
-
-    visit_nodes(body, _DIVISIONS, visit)
-    return has_division
-
-
 def _make_dividends_positive(body: Any) -> Any:
     """Statements without divisions of dividends that decrease in all of their variables."""
-    one_trip_vars: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.For):
-            one_trip_vars.extend([node.loop_var] if _is_one(node.extent) else [])
-        else:
-            one_trip_vars.extend(axis.var for axis in node.iter_vars if _is_one(axis.dom.extent))
+    axes = [axis for block in nodes_in(body, SBlock) for axis in block.iter_vars]
+    one_trip_vars = [
+        *(loop.loop_var for loop in nodes_in(body, tirx.For) if static(loop.extent) == 1),
+        *(axis.var for axis in axes if static(axis.dom.extent) == 1),
+    ]
 
     def change(node: Any) -> Any:
         if not isinstance(node.b, prim.IntImm) or int(node.b) == 0:
             return node
         return _positive(node, one_trip_vars)
 
-    visit_nodes(body, (tirx.For, SBlock), visit)
     return replace_nodes(body, _DIVISIONS, change)
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, prim.IntImm) and int(extent) == 1
 
 
 def _positive(node: Any, one_trip_vars: Sequence[Any]) -> Any:

@@ -19,8 +19,9 @@ from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
 from ..tvm_fixes.hooks import set_type
+from .kernel_structure import substitute_values
 from .program import Program, variables_in
-from .rewrite import map_bindings, renamed, replace_body
+from .rewrite import map_bindings, replace_body
 from .value_names import name_aliases_of
 
 RULES = ("auto", "derived")
@@ -78,7 +79,7 @@ def bind_extents(program: Program, extents: Mapping[Any, int]) -> Program:
     if not program.dataflow:
         # TVM binds dataflow variables nowhere but in dataflow blocks.
         inner = [var for var, _ in program.bindings if isinstance(var, relax.DataflowVar)]
-        body = renamed(body, {var: relax.Var(var.name, var.ty) for var in inner})
+        body = substitute_values(body, {var: relax.Var(var.name, var.ty) for var in inner})
     ty = program.result.ty
     set_type(body, ty)
     function = relax.Function(program.params, body, ty, is_pure=program.pure)
@@ -222,7 +223,7 @@ class _Inliner:
             for var, _ in bindings
             if isinstance(var, relax.DataflowVar)
         }
-        branch = renamed(relax.SeqExpr([relax.BindingBlock(bound)], result), names)
+        branch = substitute_values(relax.SeqExpr([relax.BindingBlock(bound)], result), names)
         set_type(branch, body.ty)
         return branch
 

@@ -13,7 +13,7 @@ from tvm import relax
 from .calls import calls_op
 from .rewrite import map_functions, rebuilt, replace_body
 from .tensor import bits
-from .visits import nodes_in, visit_nodes
+from .visits import nodes_in
 
 KERNEL_OF_COPY = "graphgrad.copy"
 """Attribute of a kernel that copies: lowering must not take it for a view of its argument."""
@@ -92,9 +92,8 @@ def map_dataflow_blocks(
 
 def drop_unused_kernels(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:
     """The module without those of the candidates that nothing calls any more."""
-    called: set[str] = set()
-    for func in mod.functions.values():
-        visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
+    functions = mod.functions.values()
+    called = {g.name_hint for func in functions for g in nodes_in(func, tvm.ir.GlobalVar)}
     unused = {candidate.name_hint for candidate in candidates} - called
     remaining = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
     return tvm.IRModule(remaining, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx.expr import BinaryOpExpr
 
-from .visits import replace_nodes, visit_nodes
+from .visits import nodes_in, replace_nodes, visit_nodes
 
 Load = tvm.ir.TensorLoad
 _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
@@ -187,14 +187,7 @@ def buffer_of(access: Any) -> Any:
 
 def uses(node: Any, var: Any) -> int:
     """The number of occurrences of `var` in an expression."""
-    count = 0
-
-    def visit(occurring: Any) -> None:
-        nonlocal count
-        count += occurring.same_as(var)
-
-    visit_nodes(node, tvm.ir.Var, visit)
-    return count
+    return sum(occurring.same_as(var) for occurring in nodes_in(node, tvm.ir.Var))
 
 
 def is_among(buffer: Any, buffers: Iterable[Any]) -> bool:
@@ -231,7 +224,7 @@ def bound_values(body: Any) -> dict[Any, Any]:
 
 def static(extent: Any) -> int | None:
     """An extent as a number, or None if it is symbolic."""
-    return int(extent) if isinstance(extent, tirx.IntImm) else None
+    return int(extent) if isinstance(extent, int | tirx.IntImm) else None
 
 
 def statements_of(body: Any) -> list[Any]:

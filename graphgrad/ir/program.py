@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
-from .visits import replace_nodes
+from .kernel_structure import substitute_values
 
 
 @dataclass
@@ -182,7 +182,7 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
         # A branch may be emitted more than once, and no variable may be bound twice.
         new_bound = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
         replacements = {**environment, **new_bound}
-        return replace_nodes(expr, tvm.ir.Var, lambda var: replacements.get(var, var))
+        return substitute_values(expr, replacements)
     return expr
 
 

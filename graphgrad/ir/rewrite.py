@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
 from ..tvm_fixes.hooks import set_type
-from .visits import replace_nodes
+from .kernel_structure import substitute_values
 
 Change = Callable[[Any], list[Any]]
 """From a binding, or a block, to those that take its place."""
@@ -141,11 +141,6 @@ def begin_with(function: relax.Function, bindings: list[Any]) -> relax.Function:
     return replace_body(function, relax.SeqExpr(blocks, function.body.body, function.body.span))
 
 
-def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
-    """A body or block with variables replaced, where they are bound and where they are read."""
-    return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))
-
-
 def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
     """A function in which chosen bindings are visible outside of their dataflow blocks.
 
@@ -156,7 +151,7 @@ def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> r
         for binding in bindings_of(function.body)
         if isinstance(binding.var, relax.DataflowVar) and chosen(binding)
     }
-    return replace_body(function, renamed(function.body, pinned)) if pinned else function
+    return replace_body(function, substitute_values(function.body, pinned)) if pinned else function
 
 
 def bindings_of(body: relax.SeqExpr) -> list[Any]:

@@ -36,10 +36,10 @@ def visit_nodes(
     structural_walk(root, _entries(classes, visit), outer_first)
 
 
-def nodes_in(root: Any, classes: Classes) -> list[Any]:
+def nodes_in(root: Any, classes: Classes, outer_first: bool = False) -> list[Any]:
     """The nodes of some classes in an expression or a statement, every time that each occurs."""
     nodes: list[Any] = []
-    visit_nodes(root, classes, nodes.append)
+    visit_nodes(root, classes, nodes.append, outer_first)
     return nodes
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax, tirx
 
-from ..ir.visits import visit_nodes
+from ..ir.visits import nodes_in
 from .call_effects import record_call
 from .regions import OUTSIDE, Leaf, Regions, Source, Tree, leaves
 
@@ -129,9 +129,7 @@ class Module:
     def written(self, kernel: tirx.PrimFunc) -> frozenset[int]:
         """The positions of the parameters that a kernel stores to."""
         if kernel not in self._written:
-            stored: list[Any] = []
-            visit = stored.append
-            visit_nodes(kernel.body, tirx.BufferStore, lambda s: visit(s.buffer))
+            stored = [store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)]
             self._written[kernel] = frozenset(
                 index
                 for index, param in enumerate(kernel.params)

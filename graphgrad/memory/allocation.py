@@ -12,12 +12,12 @@ import math
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, s_tir, tirx
 
 from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, map_bindings, map_functions, replace_body
+from ..ir.visits import nodes_in
 
 PAGE = 4096
 """The pool of the virtual machine rounds each allocation up to a multiple of this many bytes."""
@@ -55,15 +55,11 @@ def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
     """
     func = kernel.with_attr("global_symbol", "kernel")
     mod = _BUFFER_PLANNING_PASSES(tvm.IRModule({"kernel": func}))
-    sizes: list[int] = []
-
-    def visit(allocation: tirx.AllocBuffer) -> None:
-        buffer = allocation.buffer
-        elements = math.prod(int(extent) for extent in buffer.shape)
-        sizes.append(elements * tvm.DataType(str(buffer.dtype)).itemsize)
-
-    tvm_ffi.structural_walk(mod["kernel"].body, (tirx.AllocBuffer, visit))
-    return sizes
+    allocations = nodes_in(mod["kernel"].body, tirx.AllocBuffer)
+    return [
+        math.prod(int(extent) for extent in buffer.shape) * tvm.DataType(str(buffer.dtype)).itemsize
+        for buffer in (allocation.buffer for allocation in allocations)
+    ]
 
 
 _BUFFER_PLANNING_PASSES = tvm.transform.Sequential(

@@ -24,7 +24,7 @@ from ..ir.kernel_structure import static
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, map_functions, map_kernels
-from ..ir.visits import nodes_in, visit_nodes
+from ..ir.visits import nodes_in
 from .alias import Aliases, Module
 from .kernel_arguments import KernelCall, alignments, bound, kernel_calls, name_of, tensors_of
 from .regions import Source
@@ -185,13 +185,11 @@ class _Function:
 
 def _find_kernels_without_checks(mod: tvm.IRModule, functions: Iterable[_Function]) -> set[str]:
     """The kernels all of whose arguments, in all calls, are known tensors of the right types."""
-    mentions: Counter[str] = Counter()
-
-    def visit(variable: tvm.ir.GlobalVar) -> None:
-        mentions[variable.name_hint] += 1
-
-    for func in mod.functions.values():
-        visit_nodes(func, tvm.ir.GlobalVar, visit)
+    mentions = Counter(
+        variable.name_hint
+        for func in mod.functions.values()
+        for variable in nodes_in(func, tvm.ir.GlobalVar)
+    )
     fitting = Counter(
         call.name
         for function in functions

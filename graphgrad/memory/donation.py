@@ -20,7 +20,7 @@ from ..ir.calls import result_types
 from ..ir.kernel_calls import drop_unused_kernels, is_kernel_call
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, replace_body
-from ..ir.visits import visit_nodes
+from ..ir.visits import nodes_in
 from .alias import Aliases, Module
 from .overwrite import may_overwrite, overwriting
 from .regions import OUTSIDE, Leaf, Tree, leaves
@@ -257,16 +257,12 @@ class _Donation:
 
 def _is_called(mod: tvm.IRModule, name: Any) -> bool:
     """Whether any Relax function of a module mentions another one."""
-    mentions: list[Any] = []
-
-    def visit(called: Any) -> None:
-        if called.same_as(name):
-            mentions.append(called)
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            visit_nodes(func.body, tvm.ir.GlobalVar, visit)
-    return bool(mentions)
+    return any(
+        called.same_as(name)
+        for func in mod.functions.values()
+        if isinstance(func, relax.Function)
+        for called in nodes_in(func.body, tvm.ir.GlobalVar)
+    )
 
 
 def _has_known_memory(ty: Any) -> bool:

@@ -15,8 +15,9 @@ import tvm
 from tvm import relax
 
 from ..ir.calls import overwritten_by
+from ..ir.kernel_structure import substitute_values
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import bindings_of, map_functions, rebuilt, renamed, replace_body
+from ..ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from . import call_effects
 from .alias import Module
 
@@ -78,4 +79,4 @@ def _make_ordinary(block: Any) -> list[Any]:
         for binding in block.bindings
         if isinstance(binding.var, relax.DataflowVar)
     }
-    return [renamed(relax.BindingBlock(block.bindings, block.span), names)]
+    return [substitute_values(relax.BindingBlock(block.bindings, block.span), names)]

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_kernels
-from ..ir.visits import visit_nodes
+from ..ir.visits import nodes_in
 
 _NOALIAS = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
@@ -76,16 +76,10 @@ def _called_otherwise(mod: tvm.IRModule) -> set[str]:
     otherwise: set[str] = set()
     called: set[str] = set()
 
-    def visit(call: tvm.ir.Call) -> None:
-        names = [
-            argument.name_hint
-            for argument in (call.op, *call.args)
-            if isinstance(argument, tvm.ir.GlobalVar)
-        ]
+    for call in (c for func in mod.functions.values() for c in nodes_in(func, tvm.ir.Call)):
+        arguments = (call.op, *call.args)
+        names = [a.name_hint for a in arguments if isinstance(a, tvm.ir.GlobalVar)]
         called.update(names)
         if call.op != _OUT_OF_PLACE:
             otherwise.update(names)
-
-    for func in mod.functions.values():
-        visit_nodes(func, tvm.ir.Call, visit)
     return otherwise | ({variable.name_hint for variable, _ in _kernels(mod)} - called)

@@ -19,9 +19,9 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ..ir.kernel_rewrite import replace_realized
-from ..ir.kernel_structure import Load, statements_of, static, substitute_values
+from ..ir.kernel_structure import Load, statements_of, static, substitute_values, uses
 from ..ir.loops import sequence
-from ..ir.visits import replace_nodes, visit_nodes
+from ..ir.visits import nodes_in, replace_nodes
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
@@ -115,9 +115,7 @@ class _Site:
 
         Otherwise the threads of another loop would all make the same store.
         """
-        thread_tags: set[str | None] = set()
-        nest = self.until[-1]
-        visit_nodes(nest, tirx.For, lambda loop: thread_tags.add(_thread(loop)))
+        thread_tags = {_thread(loop) for loop in nodes_in(self.until[-1], tirx.For)}
         return thread_tags <= self.threads | {None}
 
     def is_apart_from(self, other: _Site) -> bool:
@@ -283,46 +281,21 @@ def _is_plain(kernel: tirx.PrimFunc, buffer: Any) -> bool:
 
     Otherwise its address may be taken, or another buffer may be matched to a part of it.
     """
-    mentions = 0
-    regions = 0
-    matched = False
-
-    def visit(node: Any) -> None:
-        nonlocal mentions, regions, matched
-        if isinstance(node, tvm.ir.Var):
-            mentions += node.same_as(buffer)
-        elif isinstance(node, tvm.ir.TensorRegion):
-            regions += node.source.same_as(buffer)
-        elif isinstance(node, SBlock):
-            matched = matched or bool(node.match_buffers)
-
-    tvm_ffi.structural_walk(kernel.body, visit)
-    accesses = len(_loads(kernel.body, buffer)) + len(_stores(kernel.body, buffer))
-    return not matched and mentions == regions + accesses
+    body = kernel.body
+    regions = [r for r in nodes_in(body, tvm.ir.TensorRegion) if r.source.same_as(buffer)]
+    accesses = [*regions, *_loads(body, buffer), *_stores(body, buffer)]
+    matched = any(block.match_buffers for block in nodes_in(body, SBlock))
+    return not matched and uses(body, buffer) == len(accesses)
 
 
 def _loads(node: Any, buffer: Any) -> list[Any]:
     """The loads of a buffer in a statement."""
-    loads: list[Any] = []
-
-    def visit(load: Any) -> None:
-        if load.source.same_as(buffer):
-            loads.append(load)
-
-    visit_nodes(node, Load, visit)
-    return loads
+    return [load for load in nodes_in(node, Load) if load.source.same_as(buffer)]
 
 
 def _stores(node: Any, buffer: Any) -> list[Any]:
     """The stores to a buffer in a statement."""
-    stores: list[Any] = []
-
-    def visit(store: Any) -> None:
-        if store.buffer.same_as(buffer):
-            stores.append(store)
-
-    visit_nodes(node, tirx.BufferStore, visit)
-    return stores
+    return [store for store in nodes_in(node, tirx.BufferStore) if store.buffer.same_as(buffer)]
 
 
 def _same_indices(load: Any, store: Any) -> bool:

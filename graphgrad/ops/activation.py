@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ..layout.rule import along_axis, layout_rule
-from .elementwise import expm1
+from .elementwise import expm1, mapped
 from .legalize import legalization, lower_half_in_float32
 
 
@@ -19,11 +19,11 @@ def relu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     finite loss.
     """
 
-    def expression(x: te.Tensor) -> te.Tensor:
-        zero = tirx.const(0, str(x.dtype))
-        return te.compute(x.shape, lambda *i: tirx.Select(x(*i) < zero, zero, x(*i)), name="relu")
+    def element(x: Any) -> Any:
+        zero = tirx.const(0, str(x.ty.dtype))
+        return tirx.Select(x < zero, zero, x)
 
-    return builder.call_te(expression, call.args[0], primfunc_name_hint="relu")
+    return mapped(builder, call.args[0], element, "relu")
 
 
 @legalization("relax.nn.prelu")
@@ -62,10 +62,7 @@ def softplus(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         value = tirx.Select(positive, scaled, zero) + tirx.log1p(power)
         return tirx.Select(scaled > bound, x, value / scale)
 
-    def expression(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *i: element(x(*i)), name="softplus")
-
-    return builder.call_te(expression, call.args[0], primfunc_name_hint="softplus")
+    return mapped(builder, call.args[0], element, "softplus")
 
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
@@ -81,10 +78,7 @@ def selu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         below = expm1(tirx.Select(x > zero, zero, x))
         return scale * tirx.Select(x > zero, x, alpha * below)
 
-    def expression(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *i: element(x(*i)), name="selu")
-
-    return builder.call_te(expression, call.args[0], primfunc_name_hint="selu")
+    return mapped(builder, call.args[0], element, "selu")
 
 
 # Their formulas end in sums with 1 that leave half precision few digits, or in exp(x) that it

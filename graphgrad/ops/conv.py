@@ -47,7 +47,8 @@ from ..ir.tensor import (
 from ..layout import orders
 from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, layout_rule
-from .define import call_op, define_op
+from .define import call_op, define_op, in_given_shape
+from .elementwise import cast
 from .legalize import legalization
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
@@ -353,8 +354,9 @@ def bordered(
     target: str,
     before: Mapping[str, Dimension],
     extents: Mapping[str, Dimension],
+    fill: Any = None,
 ) -> te.Tensor:
-    """A tensor of one layout in another, inside a border of zeros.
+    """A tensor of one layout in another, inside a border.
 
     Parameters
     ----------
@@ -362,10 +364,13 @@ def bordered(
     source, target : str
         Its layout, and that of the result.
     before : mapping
-        From an axis to the number of zeros before the first element.
+        From an axis to the length of the border before the first element.
     extents : mapping
         From an axis to its extent in the result; what is beyond it is left out.
+    fill : expression, optional
+        What the border holds; by default zeros.
     """
+    fill = tirx.const(0, str(x.dtype)) if fill is None else fill
     extent_of = dict(zip(source, extents_of(x, source, source), strict=True))
     first = {axis: before.get(axis, 0) for axis in source}
     result_extent_of = {axis: extents.get(axis, extent_of[axis]) for axis in source}
@@ -390,7 +395,7 @@ def bordered(
         ]
         value = x(*[source_index[axis] for axis in source])
         # No Select, which would read outside of the tensor.
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, str(x.dtype)))
+        return tirx.if_then_else(tirx.all(*inside), value, fill)
 
     return te.compute(long([result_extent_of[axis] for axis in target]), element, name="padded")
 
@@ -440,13 +445,6 @@ def wide_dtype(source: str, result: str) -> str:
     if is_float(source) != is_float(result):
         return accumulator_dtype(result)
     return max(accumulator_dtype(source), accumulator_dtype(result), key=bits)
-
-
-def cast(x: te.Tensor, dtype: str) -> te.Tensor:
-    """A tensor in another dtype."""
-    if str(x.dtype) == dtype:
-        return x
-    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="narrow")
 
 
 _MIN_VECTOR_CHANNELS = 8
@@ -850,10 +848,6 @@ def _emitted(
     return like.emitter.emit(call)
 
 
-def _infer_type(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[2], call.args[0].ty.dtype)
-
-
 def _data_gradient(call: relax.Call, ct: te.Tensor, w: te.Tensor) -> te.Tensor:
     window = Window.of(call.attrs)
     layouts = Layouts.of(call.attrs, window.rank)
@@ -868,10 +862,10 @@ def _weight_gradient(call: relax.Call, x: te.Tensor, ct: te.Tensor) -> te.Tensor
 
 
 _DATA_GRADIENT = define_op(
-    "conv_data_gradient", ["ct", "weight", "shape"], _infer_type, _data_gradient
+    "conv_data_gradient", ["ct", "weight", "shape"], in_given_shape, _data_gradient
 )
 _WEIGHT_GRADIENT = define_op(
-    "conv_weight_gradient", ["data", "ct", "shape"], _infer_type, _weight_gradient
+    "conv_weight_gradient", ["data", "ct", "shape"], in_given_shape, _weight_gradient
 )
 
 
@@ -881,50 +875,25 @@ _CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]
 
 
-@legalization(*_CONVOLUTIONS)
-def _lower_conv(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower a convolution in any layout."""
-    window = Window.of(call.attrs)
+@legalization(*_CONVOLUTIONS, *_TRANSPOSED)
+def _lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a convolution in any layout; a transposed one is the data gradient of another."""
+    window, shape = Window.of(call.attrs), type_shape(call.ty)
+    is_transposed = call.op.name in _TRANSPOSED
+    form = data_gradient if is_transposed else convolution
     layouts = Layouts.of(call.attrs, window.rank)
+    layouts = layouts.transposed if is_transposed else layouts
+    out_layout = str(call.attrs.out_layout)
+    check_layout(out_layout, layouts.data)
+    extents = dict(zip(out_layout, shape, strict=True))
+    check_output(call.op.name, [extents[axis] for axis in SPATIAL[window.rank]])
 
     def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        axes = (layouts.data, layouts.kernel, _out_layout(call, layouts))
-        return convolution(x, w, type_shape(call.ty), window, axes, str(call.ty.dtype))
+        axes = (layouts.data, layouts.kernel, out_layout)
+        return form(x, w, shape, window, axes, str(call.ty.dtype))
 
-    return _call_te(builder, call, layouts, expression)
-
-
-@legalization(*_TRANSPOSED)
-def _lower_conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower a transposed convolution in any layout: the data gradient of a convolution."""
-    window = Window.of(call.attrs)
-    layouts = Layouts.of(call.attrs, window.rank).transposed
-
-    def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        axes = (layouts.data, layouts.kernel, _out_layout(call, layouts))
-        return data_gradient(x, w, type_shape(call.ty), window, axes, str(call.ty.dtype))
-
-    return _call_te(builder, call, layouts, expression)
-
-
-def _call_te(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    layouts: Layouts,
-    expression: Callable[[te.Tensor, te.Tensor], te.Tensor],
-) -> Any:
-    """The call of a convolution's kernel, once its outputs are known to exist."""
-    extents = dict(zip(_out_layout(call, layouts), type_shape(call.ty), strict=True))
-    check_output(call.op.name, [extents[axis] for axis in SPATIAL[len(extents) - 2]])
     name = call.op.name.rsplit(".", 1)[-1]
     return builder.call_te(expression, *call.args, primfunc_name_hint=name)
-
-
-def _out_layout(call: relax.Call, layouts: Layouts) -> str:
-    """The layout of the result, which permutes the axes of the data's."""
-    layout = str(call.attrs.out_layout)
-    check_layout(layout, layouts.data)
-    return layout
 
 
 def _order_of_weights(call: relax.Call) -> Order | None:

@@ -18,7 +18,7 @@ from ..errors import ArgumentError
 from ..ir.arrays import to_tensor
 from ..ir.kernel_calls import KERNEL_OF_COPY
 from ..memory.sharing import no_array
-from .define import call_op, define_op
+from .define import call_op, define_op, like_first
 
 
 def copy(value: Any) -> Any:
@@ -92,7 +92,7 @@ def _compute(call: relax.Call, data: te.Tensor) -> te.Tensor:
 _COPY = define_op(
     "copy",
     ["data"],
-    lambda call: call.args[0].ty,
+    like_first,
     _compute,
     opaque=True,
     attributes={KERNEL_OF_COPY: True},

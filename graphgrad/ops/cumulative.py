@@ -11,7 +11,8 @@ from ..fallback.externs.cumulative import running
 from ..ir.loops import Statement, load, sequence, store
 from ..ir.tensor import Tensor, accumulator_dtype
 from ..layout.rule import along_axis, layout_rule
-from .define import OPAQUE, call_op, define_op
+from .define import OPAQUE, call_op, define_op, like_first
+from .elementwise import cast
 from .legalize import Legalization, checked_axis, legalization
 from .opaque_kernel import KERNEL, Nest, extern
 
@@ -40,7 +41,7 @@ def cumulative(
     """Running sums or products along an axis; those of half precision run in float32."""
     dtype = str(x.dtype)
     accumulator = accumulator_dtype(dtype)
-    source = x if accumulator == dtype else _cast(x, accumulator)
+    source = cast(x, accumulator)
     extent = x.shape[axis]
     # Rounding errors of a running sum grow with its length.
     carried = "float64" if accumulator == "float32" else accumulator
@@ -67,7 +68,7 @@ def cumulative(
 
     attributes = {"axis": axis, "combine": combine, "exclusive": exclusive, "reverse": reverse}
     (result,) = extern("cumulative", [x.shape], [accumulator], [source], build, attributes)
-    return result if accumulator == dtype else _cast(result, dtype)
+    return cast(result, dtype)
 
 
 def _restate_recurrence(op: Any) -> list[te.Tensor]:
@@ -90,10 +91,6 @@ def _restate_recurrence(op: Any) -> list[te.Tensor]:
 register(f"{KERNEL}cumulative", _restate_recurrence)
 
 
-def _cast(x: te.Tensor, dtype: str) -> te.Tensor:
-    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="cast")
-
-
 def _reverse_cumsum_expression(call: relax.Call, x: te.Tensor) -> te.Tensor:
     """The sums y[i] = Σ x[j] over j ≥ i, or over j > i where exclusive."""
     return cumulative(x, int(call.attrs["axis"]), "add", bool(call.attrs["exclusive"]), True)
@@ -102,7 +99,7 @@ def _reverse_cumsum_expression(call: relax.Call, x: te.Tensor) -> te.Tensor:
 _REVERSE_CUMSUM = define_op(
     "reverse_cumsum",
     ["data"],
-    lambda call: call.args[0].ty,
+    like_first,
     _reverse_cumsum_expression,
     opaque=True,
 )

@@ -14,6 +14,7 @@ from tvm import relax
 
 from ..ir.kernel_calls import OPAQUE_PATTERN
 from ..tvm_fixes.hooks import register_op
+from .legalize import Legalization
 
 PREFIX = "graphgrad."
 
@@ -54,12 +55,6 @@ def define_op(
     -------
     tvm.ir.Op
     """
-    full_name = PREFIX + name
-    register_op(full_name, compute.__doc__ or name)
-    op = tvm.ir.Op.get(full_name)
-    op.set_num_inputs(len(arguments))
-    for argument in arguments:
-        op.add_argument(argument, "Expr", argument)
 
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         # Shapes among the arguments are no tensors: `compute` reads them from the call.
@@ -73,10 +68,37 @@ def define_op(
             expression, *tensors, primfunc_name_hint=name, primfunc_attrs=kernel_attributes
         )
 
+    return define_lowered(name, arguments, infer_type, legalize, compute.__doc__ or name)
+
+
+def define_lowered(
+    name: str,
+    arguments: Sequence[str],
+    infer_type: Callable[[relax.Call], Any],
+    legalize: Legalization,
+    description: str,
+) -> Any:
+    """Register a pure Relax op, as `define_op`, with its lowering in the place of an expression."""
+    full_name = PREFIX + name
+    register_op(full_name, description)
+    op = tvm.ir.Op.get(full_name)
+    op.set_num_inputs(len(arguments))
+    for argument in arguments:
+        op.add_argument(argument, "Expr", argument)
     tvm.ir.register_op_attr(full_name, "FInferType", lambda call, _: infer_type(call))
     tvm.ir.register_op_attr(full_name, "FLegalize", legalize)
     tvm.ir.register_op_attr(full_name, "FPurity", True)
     return op
+
+
+def like_first(call: relax.Call) -> Any:
+    """The type of a call's first argument."""
+    return call.args[0].ty
+
+
+def in_given_shape(call: relax.Call) -> relax.TensorType:
+    """The type of a call's first argument in the shape that is its last."""
+    return relax.TensorType(call.args[-1], call.args[0].ty.dtype)
 
 
 def call_op(op: Any, arguments: Sequence[Any], **attributes: Any) -> relax.Call:

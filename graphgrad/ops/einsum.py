@@ -6,10 +6,12 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ArgumentError
 from ..ir.tensor import Dimension, Emitter, Tensor, broadcast_shape, same_dimension
 from . import functional as op
+from .legalize import legalization_by_ops
 
 Labels = list[str]
 """A label for each axis: a letter, or ``.k`` for the k-th axis from the right in the ellipsis."""
@@ -59,6 +61,16 @@ def einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
     result = op.permute_dims(result, [labels.index(label) for label in output])
     result = op.broadcast_to(result, [extents[label] for label in output])
     return result.astype(operands[0].dtype)
+
+
+@legalization_by_ops("relax.einsum")
+def lower_einsum(operands: Sequence[Tensor], attrs: Any) -> Tensor:
+    """Lower einsum to matrix products.
+
+    The stock form is one loop nest: it takes the product of three operands point by point, and adds
+    up half precision in half precision.
+    """
+    return einsum(attrs.subscripts, operands)
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:

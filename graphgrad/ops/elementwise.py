@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
+from ..ir.kernel_structure import static
 from ..ir.tensor import is_float
 from ..layout.rule import LaidOut, Site, broadcast, cheapest_order, layout_rule
 from ..layout.value import Value
@@ -34,9 +35,37 @@ def smaller(a: Any, b: Any) -> Any:
     return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))
 
 
+def infinity(dtype: str) -> Any:
+    """The greatest number of a dtype, which is the least of none."""
+    return tirx.const(float("inf"), dtype) if is_float(dtype) else tirx.max_value(dtype)
+
+
+def minus_infinity(dtype: str) -> Any:
+    """The least number of a dtype, which is the greatest of none."""
+    return tirx.const(float("-inf"), dtype) if is_float(dtype) else tirx.min_value(dtype)
+
+
 def is_float_element(value: Any) -> bool:
     """Whether an element of a tensor expression is a float."""
     return is_float(str(value.ty).removeprefix("T."))
+
+
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """A tensor in another dtype; itself if it has that."""
+    if str(x.dtype) == dtype:
+        return x
+    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="cast")
+
+
+def mapped(
+    builder: relax.BlockBuilder, x: Any, element: Callable[[Any], Any], name: str, hint: str = ""
+) -> Any:
+    """The call of a kernel that computes each element of its result from one of `x`."""
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: element(x(*i)), name=name)
+
+    return builder.call_te(expression, x, primfunc_name_hint=hint or name)
 
 
 Element = Callable[..., Any]
@@ -86,7 +115,7 @@ def _number(argument: Any) -> Any:
 def _broadcast_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     rank = max(len(a), len(b))
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in (a, b)]
-    return [y if _is_one(x) else x for x, y in zip(*padded, strict=True)]
+    return [y if static(x) == 1 else x for x, y in zip(*padded, strict=True)]
 
 
 def _read(operand: Any, index: Sequence[Any]) -> Any:
@@ -95,12 +124,8 @@ def _read(operand: Any, index: Sequence[Any]) -> Any:
         return operand
     operand_index = index[len(index) - len(operand.shape) :]
     return operand(
-        *(0 if _is_one(d) else i for d, i in zip(operand.shape, operand_index, strict=True))
+        *(0 if static(d) == 1 else i for d, i in zip(operand.shape, operand_index, strict=True))
     )
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, int | tirx.IntImm) and int(extent) == 1
 
 
 def _not(condition: Any) -> Any:
@@ -228,7 +253,7 @@ _lower("relax.sign", _sign)
 def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower clip so that NaN stays NaN; the upper bound wins where the bounds are crossed."""
     x, low, high = call.args
-    if not str(x.ty.dtype).startswith(("float", "bfloat")):
+    if not is_float(str(x.ty.dtype)):
         return builder.call_te(topi.clip, x, low, high, primfunc_name_hint="tir_clip")
     dtype = str(x.ty.dtype)
     lower, upper = (tirx.const(float(bound.value), dtype) for bound in (low, high))
@@ -237,10 +262,7 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         raised = tirx.Select(value < lower, lower, value)
         return tirx.Select(raised > upper, upper, raised)
 
-    def expression(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")
-
-    return builder.call_te(expression, x, primfunc_name_hint="tir_clip")
+    return mapped(builder, x, element, "clip", "tir_clip")
 
 
 def _lower_fill(op: str) -> None:

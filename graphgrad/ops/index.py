@@ -19,10 +19,11 @@ from ..ir.tensor import Dimension, Tensor, accumulator_dtype, broadcast_shape, i
 from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, following, layout_rule, stored_axis
 from ..layout.value import Value
-from .define import OPAQUE, call_op, define_op
+from .define import OPAQUE, call_op, define_op, in_given_shape
+from .elementwise import cast
 from .index_restated import register_kernels
 from .indexing import Indexing, gather, outside_value, scatter_nest, within
-from .legalize import checked_axis, legalization
+from .legalize import checked_axis, fields_of, legalization
 from .opaque_kernel import extern, fill
 
 
@@ -109,8 +110,8 @@ def scatter(
     accumulator = accumulator_dtype(dtype)
     shape = list(data.shape) if data is not None else list(shape or [])
     loop_shape = indexing.output_shape(shape, index.shape)
-    inputs = [index, as_dtype(updates, accumulator)] + (
-        [] if data is None else [as_dtype(data, accumulator)]
+    inputs = [index, cast(updates, accumulator)] + (
+        [] if data is None else [cast(data, accumulator)]
     )
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
@@ -131,7 +132,7 @@ def scatter(
 
     attributes = {**indexing.attributes(), "reduction": reduction}
     (result,) = extern(f"scatter_{reduction}", [shape], [accumulator], inputs, build, attributes)
-    return as_dtype(result, dtype)
+    return cast(result, dtype)
 
 
 def _combine(reduction: str, dtype: str, old: Any, new: Any) -> Any:
@@ -156,7 +157,7 @@ def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te
     values, index = list(operands[: 1 + recurrence]), list(operands[1 + recurrence :])
     dtype = str(initial.dtype)
     accumulator = accumulator_dtype(dtype)
-    inputs = [*index, *(as_dtype(tensor, accumulator) for tensor in [initial, *values])]
+    inputs = [*index, *(cast(tensor, accumulator) for tensor in [initial, *values])]
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         *index_buffers, start = ins[: len(index) + 1]
@@ -187,14 +188,7 @@ def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te
     shapes = [list(values[0].shape), list(initial.shape)]
     attributes = {**indexing.attributes(), "reverse": bool(call.attrs["reverse"])}
     results = extern("walk", shapes, [accumulator, accumulator], inputs, build, attributes)
-    return [as_dtype(result, dtype) for result in results]
-
-
-def as_dtype(tensor: te.Tensor, dtype: str) -> te.Tensor:
-    """A tensor in a dtype: half precision is summed and multiplied in float32."""
-    if str(tensor.dtype) == dtype:
-        return tensor
-    return te.compute(tensor.shape, lambda *i: tensor(*i).astype(dtype), name="cast")
+    return [cast(result, dtype) for result in results]
 
 
 def _gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> te.Tensor:
@@ -214,10 +208,6 @@ def _infer_gather(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(shape, call.args[0].ty.dtype)
 
 
-def _infer_scatter_add(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[2], call.args[0].ty.dtype)
-
-
 def _infer_walk(call: relax.Call) -> relax.TupleType:
     initial, values = call.args[0].ty, call.args[1].ty
     old_values = relax.TensorType(values.shape, initial.dtype)
@@ -228,7 +218,7 @@ _GATHER = define_op("gather", ["data", "index"], _infer_gather, _gather_expressi
 _SCATTER_ADD = define_op(
     "scatter_add",
     ["updates", "index", "shape"],
-    _infer_scatter_add,
+    in_given_shape,
     _scatter_add_expression,
     opaque=True,
 )
@@ -289,7 +279,7 @@ def _gather(
 @legalization("relax.index_tensor")
 def index_tensor(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower index_tensor as gather_nd of the stacked coordinates."""
-    x, indices = call.args[0], _fields(builder, call.args[1])
+    x, indices = call.args[0], fields_of(builder, call.args[1])
 
     def expression(x: te.Tensor, indices: list[te.Tensor]) -> te.Tensor:
         return gather(Indexing("nd", 0), x, _stacked(indices), outside_value(str(x.dtype)))
@@ -314,7 +304,7 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         dtype = str(data.dtype)
         # Rounded once, at the end: in half precision a sum may overflow where its mean does not.
         wide = accumulator_dtype(dtype)
-        terms = [as_dtype(tensor, wide) for tensor in (data, updates)]
+        terms = [cast(tensor, wide) for tensor in (data, updates)]
         total = scatter(indexing, terms[0], index, terms[1], "add")
         ones = te.compute(updates.shape, lambda *_: tirx.const(1, "int32"), name="one")
         count = scatter(indexing, None, index, ones, "add", data.shape)
@@ -322,7 +312,7 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         def mean(*i: Any) -> Any:
             # The data's element is one of those that are averaged.
             divisor = (count(*i) + 1).astype(wide)
-            divide = tirx.div if dtype.startswith(("float", "bfloat")) else tirx.floordiv
+            divide = tirx.div if is_float(dtype) else tirx.floordiv
             return divide(total(*i), divisor).astype(dtype)
 
         return te.compute(data.shape, mean, name="mean")
@@ -368,7 +358,7 @@ def index_put(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     run.
     """
     data, values = call.args[0], call.args[2]
-    indices = _fields(builder, call.args[1])
+    indices = fields_of(builder, call.args[1])
     reduction = "add" if call.attrs.accumulate else "update"
 
     def expression(data: te.Tensor, indices: list[te.Tensor], values: te.Tensor) -> te.Tensor:
@@ -399,15 +389,6 @@ def reverse_sequence(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, element, name="reverse_sequence")
 
     return builder.call_te(expression, *call.args, primfunc_name_hint="reverse_sequence")
-
-
-def _fields(builder: relax.BlockBuilder, indices: Any) -> list[Any]:
-    """The tensors of an argument that is a tuple of them, or a single one."""
-    if isinstance(indices.ty, relax.TensorType):
-        return [indices]
-    if isinstance(indices, relax.Tuple):
-        return list(indices.fields)
-    return [builder.emit(relax.TupleGetItem(indices, k)) for k in range(len(indices.ty.fields))]
 
 
 def _stacked(indices: list[te.Tensor]) -> te.Tensor:

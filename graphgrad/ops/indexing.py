@@ -28,6 +28,7 @@ from typing import Any, Literal
 import tvm
 from tvm import te, tirx
 
+from ..ir.kernel_structure import static
 from ..ir.loops import Indices
 from ..ir.tensor import Dimension, is_float
 from .opaque_kernel import Nest
@@ -133,7 +134,7 @@ class Indexing:
         shared = self._shared_bounds(data, index, output)
         inside = tirx.all(_true(), *(condition for _, condition in resolved), *shared)
         # Clamped to an axis without elements, an index is still outside.
-        safe = not shared and all(_static(extent) not in (None, 0) for extent in extents)
+        safe = not shared and all(static(extent) not in (None, 0) for extent in extents)
         return position, inside, safe
 
     def _shared_bounds(
@@ -180,10 +181,6 @@ def _resolve(value: Any, extent: Dimension, mode: str) -> tuple[Any, Any]:
     return clamped, tirx.all(i >= 0, i < extent)
 
 
-def _static(extent: Any) -> int | None:
-    return int(extent) if isinstance(extent, int | tirx.IntImm) else None
-
-
 def _true() -> Any:
     return tirx.const(True, "bool")
 
@@ -203,7 +200,7 @@ def gather(indexing: Indexing, data: te.Tensor, index: te.Tensor, fill: Any) -> 
         return choose(inside, data(*position), fill)
 
     shape = indexing.output_shape(data.shape, index.shape)
-    if any(_static(extent) == 0 for extent in data.shape):
+    if any(static(extent) == 0 for extent in data.shape):
         return te.compute(shape, lambda *_: fill, name="gather_from_nothing")
     return te.compute(shape, element, name="gather")
 

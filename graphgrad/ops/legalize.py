@@ -70,6 +70,15 @@ def legalization_by_ops(*ops: str, or_stock: bool = False) -> Callable[[Statemen
     return register
 
 
+def fields_of(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
+    """The tensors of an argument that is a tuple, perhaps bound to a variable, or a single one."""
+    if isinstance(tensors.ty, relax.TensorType):
+        return [tensors]
+    if isinstance(tensors, relax.Tuple):
+        return list(tensors.fields)
+    return [builder.emit(relax.TupleGetItem(tensors, i)) for i in range(len(tensors.ty.fields))]
+
+
 def checked_axis(call: relax.Call) -> int:
     """The attribute ``axis`` of a call on its first argument, counted from the front.
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, te
 
-from ..ir.tensor import Emitter, Tensor, accumulator_dtype, type_shape
+from ..ir.kernel_structure import static
+from ..ir.tensor import Emitter, accumulator_dtype, type_shape
 from . import functional as op
-from .einsum import einsum as written_out
-from .legalize import legalization, legalization_by_ops
-
-
-@legalization_by_ops("relax.einsum")
-def einsum(operands: Sequence[Tensor], attrs: Any) -> Tensor:
-    """Lower einsum to matrix products.
-
-    The stock form is one loop nest: it takes the product of three operands point by point, and adds
-    up half precision in half precision.
-    """
-    return written_out(attrs.subscripts, operands)
+from .legalize import legalization
 
 
 @legalization("relax.matmul")
@@ -69,7 +59,7 @@ def matrix_product(
         """The indices into a factor's stack, which may have fewer axes: 0 where it is broadcast."""
         missing = len(stack_indices) - len(extents)
         pairs = zip(stack_indices[missing:], extents, shape[missing:stack], strict=True)
-        return [0 if _is_one(extent) and not _is_one(full) else i for i, extent, full in pairs]
+        return [0 if static(extent) == 1 != static(full) else i for i, extent, full in pairs]
 
     def element(*indices: Any) -> Any:
         stack_indices, matrix_indices = indices[:stack], indices[stack:]
@@ -87,7 +77,3 @@ def matrix_product(
     inverse = [order.index(axis) for axis in range(len(order))]
     permuted = [shape[axis] for axis in order]
     return te.compute(permuted, lambda *i: element(*(i[axis] for axis in inverse)), name="matmul")
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1

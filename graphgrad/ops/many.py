@@ -13,14 +13,13 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-import tvm
 from tvm import relax, te, tirx
 
 from ..ir.kernel_structure import is_among
 from ..ir.loops import load, loop, sequence, store, variable
 from ..ir.tensor import Tensor
-from ..tvm_fixes.hooks import register_op
-from .define import OPAQUE, PREFIX
+from .define import OPAQUE, define_lowered
+from .legalize import fields_of
 from .opaque_kernel import for_gpu
 from .tensor_table import Rows, kernel, loop_over_rows
 
@@ -129,30 +128,13 @@ def _reduced(reduction: _Reduction, values: Sequence[Tensor]) -> list[Tensor]:
 
 def _define(reduction: _Reduction) -> Any:
     """Register the op that makes one number of a tuple of tensors."""
-    name = PREFIX + reduction.name
-    register_op(name, reduction.name)
-    op = tvm.ir.Op.get(name)
-    op.set_num_inputs(1)
-    op.add_argument("tensors", "Tuple", "tensors of floats")
-
-    def infer(_: relax.Call, __: Any) -> Any:
-        return relax.TensorType([], reduction.result)
-
-    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-        return _lowered(builder, reduction, _fields(builder, call.args[0]))
-
-    tvm.ir.register_op_attr(name, "FInferType", infer)
-    tvm.ir.register_op_attr(name, "FLegalize", legalize)
-    tvm.ir.register_op_attr(name, "FPurity", True)
-    return op
-
-
-def _fields(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
-    """The tensors of a tuple, which may be bound to a variable."""
-    if isinstance(tensors, relax.Tuple):
-        return list(tensors.fields)
-    count = len(tensors.ty.fields)
-    return [builder.emit(relax.TupleGetItem(tensors, i)) for i in range(count)]
+    return define_lowered(
+        reduction.name,
+        ["tensors"],
+        lambda _: relax.TensorType([], reduction.result),
+        lambda builder, call: _lowered(builder, reduction, fields_of(builder, call.args[0])),
+        reduction.name,
+    )
 
 
 def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[Any]) -> Any:

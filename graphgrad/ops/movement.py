@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 
 from ..ir.tensor import Dimension, Tensor
 from . import functional as op
-from .define import call_op, define_op
+from .define import call_op, define_op, in_given_shape
 
 
 def unslice(
@@ -88,10 +88,6 @@ def untransform_layout(x: Tensor, index_map: Any, shape: Sequence[Dimension]) ->
     return x.emitter.emit(call_op(_UNTRANSFORM_LAYOUT, arguments, index_map=index_map))
 
 
-def _infer_unslice(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[2], call.args[0].ty.dtype)
-
-
 def _compute_unslice(call: relax.Call, x: te.Tensor) -> te.Tensor:
     """The zeros of a shape, with a tensor in a strided slice of them."""
     begin, shape = call.args[1].values, call.args[2].values
@@ -125,7 +121,7 @@ def _compute_untransform_layout(call: relax.Call, x: te.Tensor) -> te.Tensor:
     )
 
 
-_UNSLICE = define_op("unslice", ["x", "begin", "shape"], _infer_unslice, _compute_unslice)
+_UNSLICE = define_op("unslice", ["x", "begin", "shape"], in_given_shape, _compute_unslice)
 _UNTRANSFORM_LAYOUT = define_op(
     "untransform_layout", ["x", "shape"], _infer_untransform_layout, _compute_untransform_layout
 )

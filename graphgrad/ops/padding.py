@@ -15,6 +15,7 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 
 from ..errors import ModelError
+from ..ir.kernel_structure import static
 from ..ir.tensor import Tensor, type_shape
 from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, following, layout_rule
@@ -57,7 +58,7 @@ def check_border(shape: Sequence[Any], widths: Sequence[int], mode: str) -> None
     """
     for axis, extent in enumerate(shape):
         before, after = widths[2 * axis : 2 * axis + 2]
-        if mode != "constant" and (before or after) and _is_zero(extent):
+        if mode != "constant" and (before or after) and static(extent) == 0:
             raise ModelError(
                 f"relax.nn.pad in mode {mode!r}: axis {axis} of the shape {list(shape)} is empty, "
                 f"so that its border of {before} and {after} elements has nothing to copy; give it "
@@ -79,10 +80,6 @@ def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
     period = _mirror_period(extent)
     phase = tirx.floormod(position, period)
     return tirx.if_then_else(phase < extent, phase, period - phase)
-
-
-def _is_zero(extent: Any) -> bool:
-    return isinstance(extent, int | tirx.IntImm) and int(extent) == 0
 
 
 def _mirror_period(extent: Any) -> Any:

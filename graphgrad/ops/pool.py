@@ -21,8 +21,9 @@ from ..ir.tensor import Dimension, Tensor, accumulator_dtype, is_float, type_sha
 from ..layout import orders
 from ..layout.rule import LaidOut, Site, layout_rule
 from . import functional as op
-from .conv import permuted
-from .define import call_op, define_op
+from .conv import bordered, permuted
+from .define import call_op, define_op, in_given_shape
+from .elementwise import cast, minus_infinity
 from .legalize import legalization, legalization_by_ops
 from .pool_windows import LAYOUTS, Indices, Pool, inside, number_of_taps
 from .resample import Table, resample
@@ -95,10 +96,6 @@ def is_nan(value: Any) -> Any:
     return tirx.isnan(value.astype(accumulator_dtype(str(value.ty))))
 
 
-def _infer_from_shape(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[-1], call.args[0].ty.dtype)
-
-
 def _infer_index(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(call.args[1].ty.shape, Pool.of(call.attrs).index_dtype)
 
@@ -137,9 +134,7 @@ def _sum_over_windows(
         return te.sum(tirx.if_then_else(reads, chosen, zero).astype(accumulator), axis=over)
 
     total = te.compute(tuple(shape), element, name="sum_over_windows")
-    if accumulator == dtype:
-        return total
-    return te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="narrow")
+    return cast(total, dtype)
 
 
 def avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
@@ -223,11 +218,11 @@ def _max_position_expression(call: relax.Call, index: te.Tensor) -> te.Tensor:
 
 
 _AVG_GRADIENT = define_op(
-    "avg_pool_gradient", ["ct", "shape"], _infer_from_shape, avg_gradient_expression
+    "avg_pool_gradient", ["ct", "shape"], in_given_shape, avg_gradient_expression
 )
 _MAX_INDEX = define_op("max_pool_index", ["data", "output"], _infer_index, max_index_expression)
 _MAX_SCATTER = define_op(
-    "max_pool_scatter", ["ct", "index", "shape"], _infer_from_shape, max_scatter_expression
+    "max_pool_scatter", ["ct", "index", "shape"], in_given_shape, max_scatter_expression
 )
 _MAX_GATHER = define_op("max_pool_gather", ["data", "index"], _infer_gather, _max_gather_expression)
 _MAX_POSITION = define_op(
@@ -256,9 +251,9 @@ def _maxima(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> te.Tensor:
     """The maxima of the windows, in the output's layout and shape."""
     pool = Pool.of(attrs)
     dtype = str(x.dtype)
-    maximum = te.comm_reducer(_larger, lambda _: _lowest(dtype), name="maximum")
+    maximum = te.comm_reducer(_larger, lambda _: minus_infinity(dtype), name="maximum")
     taps = pool.reduce_axes()
-    read = _window_reader(attrs, shape, x, _lowest(dtype))
+    read = _window_reader(attrs, shape, x, minus_infinity(dtype))
     return te.compute(shape, lambda *i: maximum(read(i, taps), axis=taps), name="max_pool")
 
 
@@ -318,10 +313,6 @@ def _in_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
     return permuted(output, str(attrs.out_layout), str(attrs.layout))
 
 
-def _lowest(dtype: str) -> Any:
-    return tirx.const(float("-inf"), dtype) if is_float(dtype) else te.min_value(dtype)
-
-
 def _larger(a: Any, b: Any) -> Any:
     if not is_float(str(b.ty)):
         return tirx.max(a, b)
@@ -351,7 +342,10 @@ def _window_reader(
     is_copied = not stays_inside and layout[-1] != "C"
     source, before = x, pool.padding
     if is_copied:
-        source = _pad(x, dict(zip(axes, covered, strict=True)), pool.padding, neutral)
+        spatial = [layout[axis] for axis in axes]
+        borders = dict(zip(spatial, pool.padding, strict=False))
+        extents_by_axis = dict(zip(spatial, covered, strict=True))
+        source = bordered(x, layout, layout, borders, extents_by_axis, neutral)
         before = (0,) * pool.rank
 
     def read(indices: Sequence[Any], taps: Sequence[Any]) -> Any:
@@ -366,18 +360,6 @@ def _window_reader(
         )
 
     return read
-
-
-def _pad(x: te.Tensor, covered: dict[int, Any], padding: Sequence[int], neutral: Any) -> te.Tensor:
-    before = dict(zip(covered, padding, strict=False))
-
-    def element(*indices: Any) -> Any:
-        input_index = [i - before.get(axis, 0) for axis, i in enumerate(indices)]
-        reads = inside([input_index[axis] for axis in covered], [x.shape[axis] for axis in covered])
-        return tirx.if_then_else(reads, x(*input_index), neutral)
-
-    extents = [covered.get(axis, extent) for axis, extent in enumerate(x.shape)]
-    return te.compute(extents, element, name="padded")
 
 
 def _stays_inside(pool: Pool, covered: Sequence[Any], extents: Sequence[Any]) -> bool:

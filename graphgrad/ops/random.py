@@ -19,7 +19,7 @@ from ..layout import orders
 from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, following, layout_rule
 from .cumulative import cumulative
-from .define import OPAQUE, call_op, define_op
+from .define import OPAQUE, call_op, define_op, like_first
 from .legalize import legalization
 
 _WORD = (1 << 32) - 1
@@ -129,15 +129,11 @@ def _mask_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tens
     return te.compute(x.shape, lambda *i: _kept(call, x, key, i), name="dropout_mask")
 
 
-def _infer_like_data(call: relax.Call) -> relax.TensorType:
-    return call.args[0].ty
-
-
 def _infer_mask(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(call.args[0].ty.shape, "bool")
 
 
-_DROPOUT: tvm.ir.Op = define_op("dropout", ["data", "seed"], _infer_like_data, _dropout_expression)
+_DROPOUT: tvm.ir.Op = define_op("dropout", ["data", "seed"], like_first, _dropout_expression)
 _MASK: tvm.ir.Op = define_op("dropout_mask", ["data", "seed"], _infer_mask, _mask_expression)
 
 

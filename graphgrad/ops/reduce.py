@@ -17,6 +17,7 @@ from tvm.ir import prim
 
 from ..fallback.graph import is_reduction, rewritten, stop_gradient
 from ..ir.calls import result_types
+from ..ir.tensor import is_float
 from ..layout import orders
 from ..layout.orders import Order
 from ..layout.rule import (
@@ -29,7 +30,7 @@ from ..layout.rule import (
     stored_axis,
 )
 from .define import OPAQUE
-from .elementwise import larger, smaller
+from .elementwise import infinity, larger, minus_infinity, smaller
 from .legalize import Legalization, legalization, lower_half_in_float32
 from .moments import mean_expression
 from .sorting import order
@@ -76,7 +77,7 @@ def _lower_position(
     def choose(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, Any]:
         (i, a), (j, b) = left, right
         wins, loses, ties = before(a, b), before(b, a), a == b
-        if _is_float(str(a.ty)):
+        if is_float(str(a.ty)):
             wins = tirx.any(wins, tirx.all(tirx.isnan(a), tirx.Not(tirx.isnan(b))))
             loses = tirx.any(loses, tirx.isnan(b))
             ties = tirx.any(ties, tirx.all(tirx.isnan(a), tirx.isnan(b)))
@@ -151,18 +152,6 @@ def _reduced(
     return te.compute(shape, element, name="reduced")
 
 
-def _infinity(dtype: str) -> Any:
-    return tirx.const(float("inf"), dtype) if _is_float(dtype) else tirx.max_value(dtype)
-
-
-def _minus_infinity(dtype: str) -> Any:
-    return tirx.const(float("-inf"), dtype) if _is_float(dtype) else tirx.min_value(dtype)
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat"))
-
-
 Statistic = Callable[[te.Tensor, list[int], bool], te.Tensor]
 
 
@@ -173,7 +162,7 @@ def _lower_statistic(op: str, statistic: Statistic) -> None:
     @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         (x,), keepdims = call.args, bool(call.attrs.keepdims)
-        if not _is_float(str(x.ty.dtype)):
+        if not is_float(str(x.ty.dtype)):
             return stock(builder, call)
         hint = op.removeprefix("relax.")
         return builder.call_te(statistic, x, _axes(call), keepdims, primfunc_name_hint=hint)
@@ -244,10 +233,10 @@ def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-_lower_extremum("relax.max", larger, _minus_infinity)
-_lower_extremum("relax.min", smaller, _infinity)
-_lower_position("relax.argmax", operator.gt, _minus_infinity)
-_lower_position("relax.argmin", operator.lt, _infinity)
+_lower_extremum("relax.max", larger, minus_infinity)
+_lower_extremum("relax.min", smaller, infinity)
+_lower_position("relax.argmax", operator.gt, minus_infinity)
+_lower_position("relax.argmin", operator.lt, infinity)
 _lower_statistic("relax.mean", mean_expression)
 _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)

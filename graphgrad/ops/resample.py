@@ -17,6 +17,7 @@ from tvm import relax, te, tirx
 from ..ir.tensor import Tensor, accumulator_dtype
 from ..layout.rule import along_axis, layout_rule
 from .define import call_op, define_op
+from .elementwise import cast
 
 _NO_INPUT = -1
 """The number that fills a row of a table whose output reads fewer inputs than others."""
@@ -109,9 +110,7 @@ def _expression(
         return te.compute(shape, lambda *i: term(i, 0).astype(dtype), name="resample")
     tap = te.reduce_axis((0, weight.shape[1]), "tap")
     total = te.compute(shape, lambda *i: te.sum(term(i, tap), axis=tap), name="resample")
-    if accumulator == dtype:
-        return total
-    return te.compute(shape, lambda *i: total(*i).astype(dtype), name="narrow")
+    return cast(total, dtype)
 
 
 _RESAMPLE = define_op(

@@ -26,7 +26,7 @@ from ..layout.rule import (
 )
 from ..layout.value import Value
 from .functional import MANY_TENSORS
-from .legalize import legalization
+from .legalize import fields_of, legalization
 
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
@@ -140,11 +140,7 @@ def _joined(builder: relax.BlockBuilder, call: relax.Call, join: Any) -> Any:
     count, axis = len(tensors.ty.fields), int(call.attrs.axis or 0)
     if count <= MANY_TENSORS:
         return call.op.get_attr("FLegalize")(builder, call)
-    fields = (
-        list(tensors.fields)
-        if isinstance(tensors, relax.Tuple)
-        else [builder.emit(relax.TupleGetItem(tensors, index)) for index in range(count)]
-    )
+    fields = fields_of(builder, tensors)
     batches = (fields[i : i + MANY_TENSORS] for i in range(0, count, MANY_TENSORS))
     return relax.op.concat([builder.emit(join(some, axis=axis)) for some in batches], axis=axis)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..ir.tensor import Tensor
-from ..ops import copy as _  # noqa: F401 (registers the op)
 from .rule import linear, nondifferentiable
 from .sample import sample
 

@@ -14,10 +14,12 @@ import tvm
 from .errors import InputError
 from .machine import OUT_OF_MEMORY, release_pool
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned; it crashes where one is not."""
 
 Arrays = dict[str, np.ndarray]
+
+_EXTENSION_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 class _DLTensor(ctypes.Structure):
@@ -54,7 +56,37 @@ def to_array(label: str, value: Any) -> np.ndarray:
     InputError
         It is no array of numbers; `label` names it.
     """
-    return _to_array(label, _read(label, value))
+    return numbers(label, _read(label, value))
+
+
+def numbers(label: str, value: Any) -> np.ndarray:
+    """As `to_array`, of an array of numpy, a tensor of TVM, or numbers of Python in lists."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(
+            f"{label} is a masked array with {np.ma.count_masked(value)} masked values, and no "
+            "kernel knows masks: fill it with .filled(value); of labels, with the ignore_index of "
+            "the loss"
+        )
+    try:
+        array = value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{label} cannot be read as an array: {error}") from error
+    if not is_number(array.dtype):
+        raise InputError(
+            f"{label} with dtype {array.dtype} is not an array of real numbers or booleans; give a "
+            "numpy array, a torch tensor or a TVM tensor"
+        )
+    # Numpy makes float64 of Python's floats by default; an array or a tensor has it on purpose.
+    chosen = isinstance(value, np.ndarray | np.generic | tvm.runtime.Tensor)
+    if array.dtype == np.float64 and not chosen:
+        return array.astype(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def is_number(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of booleans, integers or real numbers."""
+    # The dtypes that numpy does not know by itself have the kind of raw memory, V.
+    return dtype.kind in "biuf" or (dtype.kind == "V" and dtype.name in _EXTENSION_DTYPES)
 
 
 def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | np.ndarray:
@@ -76,7 +108,7 @@ def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tens
         and is_readable(tensor_or_value)
     ):
         return tensor_or_value
-    return _to_array(label, tensor_or_value)
+    return numbers(label, tensor_or_value)
 
 
 def is_readable(tensor: tvm.runtime.Tensor) -> bool:
@@ -84,7 +116,7 @@ def is_readable(tensor: tvm.runtime.Tensor) -> bool:
 
     Views that TVM makes may begin at an offset, which kernels do not add.
     """
-    if not tensor.is_contiguous() or tensor.data_ptr() % _ALIGNMENT:
+    if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
         return False
     capsule = tensor.__dlpack__()  # its memory begins with a `_DLTensor`
     address = _capsule_address(capsule, b"dltensor")
@@ -174,34 +206,6 @@ class Staging:
     def _allocated(self, array: np.ndarray) -> Buffer:
         tensor = empty(array.shape, str(array.dtype), self._device)
         return tensor, memory_of(tensor) if self._device.type == "cpu" else None
-
-
-def _to_array(label: str, tensor_or_value: Any) -> np.ndarray:
-    """As `to_array`, of what `_read` returned."""
-    if isinstance(tensor_or_value, np.ma.MaskedArray) and np.ma.is_masked(tensor_or_value):
-        raise InputError(
-            f"{label} is a masked array with {np.ma.count_masked(tensor_or_value)} masked values, "
-            "and no step knows masks: fill it with .filled(value)"
-        )
-    try:
-        array = (
-            tensor_or_value.numpy()
-            if isinstance(tensor_or_value, tvm.runtime.Tensor)
-            else np.asarray(tensor_or_value)
-        )
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{label} cannot be read as an array: {error}") from error
-    # bfloat16 and other types that numpy does not know by itself are of kind "V".
-    if array.dtype.kind not in "biufV":
-        raise InputError(
-            f"{label}: a {type(tensor_or_value).__name__} of dtype {array.dtype} is no array of "
-            "real numbers"
-        )
-    # Numpy makes float64 of Python's floats by default; an array or a tensor has it on purpose.
-    chosen = isinstance(tensor_or_value, np.ndarray | np.generic | tvm.runtime.Tensor)
-    if array.dtype == np.float64 and not chosen:
-        return array.astype(np.float32)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _read(label: str, value: Any) -> Any:

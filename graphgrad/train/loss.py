@@ -16,10 +16,10 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ArgumentError, InputError, ModelError
-from ..ir.arrays import is_number
 from ..ir.tensor import Tensor, is_float, type_shape
 from ..ops import functional as op
 from ..ops import losses
+from ..runtime.arrays import is_number
 from .shapes import Shaped
 
 _UNBOUNDED = (-math.inf, math.inf)

@@ -4,7 +4,8 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.ir.rewrite import bindings_of, leave_dataflow, rebuilt, renamed, replace_body
+from graphgrad.ir.kernel_structure import substitute_values
+from graphgrad.ir.rewrite import bindings_of, leave_dataflow, rebuilt, replace_body
 
 op = relax.op
 TENSOR = relax.TensorType((4,), "float32")
@@ -96,7 +97,7 @@ def test_results_of_branches_and_of_the_function_are_changed(branching):
 def test_variables_are_renamed_where_they_are_bound(branching):
     z = bindings_of(branching.body)[-1].var
     other = relax.Var("other", TENSOR)
-    body = renamed(branching.body, {z: other})
+    body = substitute_values(branching.body, {z: other})
     assert names(body) == ["a", "b", "y", "other"] and body.body.same_as(other)
 
 

@@ -127,7 +127,7 @@ X, Y = BATCH
         (({"input": X, "more": X}, Y), "given inputs"),
         ((X.astype("float64"), Y), "input 'input': expected dtype float32, given float64"),
         ((X[:3], Y[:3]), r"shapes \(\(3, 4\),\): the export is for 'input' \(6, 4\), or 'input'"),
-        ((np.array(["a"]), Y), "no array of real numbers"),
+        ((np.array(["a"]), Y), "not an array of real numbers"),
         (([[1.0], [2.0, 3.0]], Y), "cannot be read as an array"),
         ((np.ma.masked_less(X, X.mean()), Y), "input 'input' is a masked array with"),
         ((X, np.ma.masked_equal(Y, Y[0])), "targets is a masked array with"),

@@ -413,7 +413,7 @@ def test_views_of_tvm_and_masked_arrays():
     np.from_dlpack(view)[...] = x
     assert other(view, y) == plain(x, y)
     before = held(other)
-    with pytest.raises(InputError, match=r"input 'input': a masked array with .* masked values"):
+    with pytest.raises(InputError, match=r"input 'input': .* masked array with .* masked values"):
         other(np.ma.masked_greater(x, 0.0), y)
     with pytest.raises(InputError, match=r"targets.*masked array with .*ignore_index"):
         other(x, np.ma.masked_equal(y, 0))

@@ -7,6 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import te, tirx
 
+from ...ir.visits import nodes_in
 from ..walk import tensor_key
 
 
@@ -27,14 +28,8 @@ def same_stage(op: Any, other: te.Tensor | list[te.Tensor]) -> bool:
 
 def nodes(root: Any, kind: Any) -> list[Any]:
     """The statements or expressions of a kind, those outside before those inside."""
-    matches: list[Any] = []
-
-    def visit(node: Any) -> None:
-        matches.append(node)
-
     # The order counts: callers take the outermost match, or the last.
-    tvm_ffi.structural_walk(root, (kind, visit), order="pre")
-    return matches
+    return nodes_in(root, kind, outer_first=True)
 
 
 def function_of(op: Any) -> tirx.PrimFunc:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .polynomial import plus
+
 Matrix = list[list[int]]
 
 
@@ -120,7 +122,7 @@ def solve(matrix: Sequence[Sequence[int]], extents: Sequence[int | None]) -> Sol
     for row in range(len(matrix)):
         rest: Form = {Symbol("right", row): 1}
         for column, coordinate in enumerate(coordinates):
-            rest = add(rest, coordinate, -reduced[row][column])
+            rest = plus(rest, coordinate, -reduced[row][column])
         if row in pivot_columns:
             coordinates.append(
                 _floor_divide(solutions, rest, reduced[row][pivot_columns[row]], exact=True)
@@ -132,7 +134,7 @@ def solve(matrix: Sequence[Sequence[int]], extents: Sequence[int | None]) -> Sol
     for unknown in range(len(extents)):
         total: Form = {}
         for column, coordinate in enumerate(coordinates):
-            total = add(total, coordinate, transform[unknown][column])
+            total = plus(total, coordinate, transform[unknown][column])
         solutions.unknowns.append(total)
     _walk_kernel(solutions, [row[rank:] for row in transform], list(extents))
     return solutions
@@ -152,14 +154,6 @@ def hermite(matrix: Sequence[Sequence[int]], columns: int) -> tuple[Matrix, Matr
         if column < columns and _eliminate(reduced[row], column, [reduced, transform]):
             pivots.append(row)
     return reduced, transform, pivots
-
-
-def add(form: Form, other: Form, factor: int = 1) -> Form:
-    """The form `form` + `factor` · `other`."""
-    total = dict(form)
-    for symbol, coefficient in other.items():
-        total[symbol] = total.get(symbol, 0) + factor * coefficient
-    return {symbol: coefficient for symbol, coefficient in total.items() if coefficient}
 
 
 def _eliminate(row: list[int], first: int, matrices: list[Matrix]) -> bool:
@@ -210,11 +204,11 @@ def _walk_kernel(solutions: Solutions, kernel: Matrix, extents: list[int | None]
         step = kernel[pivot][direction]
         loop = Symbol("loop", len(solutions.loops))
         # u = p + step·t is the smallest value not below `low` where t = -floor((p - low) / step).
-        above = add(solutions.unknowns[pivot], {Symbol("low", pivot): 1}, -1)
+        above = plus(solutions.unknowns[pivot], {Symbol("low", pivot): 1}, -1)
         solutions.loops.append(Loop(pivot, step, above))
-        moved = add({loop: 1}, _floor_divide(solutions, above, step, exact=False), -1)
+        moved = plus({loop: 1}, _floor_divide(solutions, above, step, exact=False), -1)
         for unknown, row in enumerate(kernel):
-            solutions.unknowns[unknown] = add(solutions.unknowns[unknown], moved, row[direction])
+            solutions.unknowns[unknown] = plus(solutions.unknowns[unknown], moved, row[direction])
 
 
 def _cost(extent: int | None, row: Sequence[int]) -> tuple[float, int]:

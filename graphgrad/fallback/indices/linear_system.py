@@ -368,7 +368,8 @@ class LinearSystem:
         self.unknowns.append(Unknown(f"{name}_inner", {}, last, axis))
         division = Division(dividend, divisor, number, number + 1)
         self.divisions.append(division)
-        form = plus(dividend, {(number + 1, ()): 1}, -1)
+        remainder: Form = {(number + 1, ()): 1}
+        form = plus(dividend, remainder, -1)
         by_quotient = times(divisor, {(number, ()): 1})
         assert by_quotient is not None
         self.add_row(plus(form, by_quotient, -1), tirx.const(0, self.dtype))

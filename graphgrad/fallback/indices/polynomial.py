@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import combinations
+from typing import TypeVar
+
+Key = TypeVar("Key")
 
 Monomial = tuple[int, ...]
 """A product of parameters, by their numbers, in order; empty for 1."""
@@ -40,8 +43,8 @@ def unknowns_of(form: Form) -> list[int]:
     return sorted({unknown for unknown, _ in form if unknown != ONE})
 
 
-def plus(form: Form, other: Form, factor: int = 1) -> Form:
-    """The form `form` + `factor` · `other`."""
+def plus(form: dict[Key, int], other: dict[Key, int], factor: int = 1) -> dict[Key, int]:
+    """The sum `form` + `factor` · `other` of integer coefficients of anything."""
     total = dict(form)
     for key, coefficient in other.items():
         total[key] = total.get(key, 0) + factor * coefficient

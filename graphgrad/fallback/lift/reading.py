@@ -360,17 +360,13 @@ def _stored_in(parts: Sequence[Any], views: dict[int, tuple[Any, list[Expr]]]) -
     buffers: dict[int, Any] = {}
     named = dict(views)
 
-    def store(node: Any) -> None:
-        buffer = named[identity(node.buffer)][0] if identity(node.buffer) in named else node.buffer
+    for store in nodes_in(list(parts), tirx.BufferStore):
+        written = store.buffer
+        buffer = named[identity(written)][0] if identity(written) in named else written
         buffers[identity(buffer)] = buffer
-
-    def block(node: Any) -> None:
+    for block in nodes_in(list(parts), SBlock):
         # What has a part with a name counts as written, whatever is done with the part.
-        for part in node.match_buffers:
+        for part in block.match_buffers:
             source = part.source.source
             buffers[identity(source)] = source
-
-    for part in parts:
-        tvm_ffi.structural_walk(part, (tirx.BufferStore, store))
-        tvm_ffi.structural_walk(part, (SBlock, block))
     return buffers

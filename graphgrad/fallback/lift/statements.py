@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir.visits import nodes_in
 from ..guarded import Guard
 from ..indices.linear_system import Axis
 from ..walk import Expr, identity, postorder
@@ -164,10 +165,7 @@ def expressions(write: Write) -> list[Expr]:
 
 def loads(exprs: Sequence[Expr]) -> list[Any]:
     """The loads in some expressions."""
-    result: list[Any] = []
-    for expr in exprs:
-        tvm_ffi.structural_walk(expr, (Load, result.append))
-    return result
+    return nodes_in(list(exprs), Load)
 
 
 def written(statements: Sequence[Statement]) -> dict[int, Any]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
 from ...errors import ArgumentError
 from ...ir.kernel_rewrite import replace_realized
-from ...ir.kernel_structure import statements_of
+from ...ir.kernel_structure import statements_of, substitute_values
 from ...ir.loops import sequence
+from ...ir.visits import nodes_in
 from ..backprop import wide
 from ..graph import operations, sources
 from ..kinds import map_stage
@@ -164,18 +164,11 @@ def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc
     last = [statement for statement in statements if _writes(statement, table)]
     first = [statement for statement in statements if not _writes(statement, table)]
     body = replace_realized(func.body, body=sequence(*first, *last))
-    body = tvm_ffi.structural_map(body, (tvm.ir.Var, lambda var: table.get(var, var)))
+    body = substitute_values(body, table)
     params = [param for number, param in enumerate(func.params) if number not in shared]
     return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)
 
 
 def _writes(statement: Any, buffers: Mapping[Any, Any]) -> bool:
     """Whether a statement stores to one of some buffers."""
-    result = False
-
-    def visit(store: Any) -> None:
-        nonlocal result
-        result = result or store.buffer in buffers
-
-    tvm_ffi.structural_walk(statement, (tirx.BufferStore, visit))
-    return result
+    return any(store.buffer in buffers for store in nodes_in(statement, tirx.BufferStore))

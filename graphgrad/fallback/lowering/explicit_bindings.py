@@ -25,6 +25,7 @@ from tvm.s_tir import SBlock
 
 from ...ir.kernel_rewrite import replace_block
 from ...ir.loops import sequence
+from ...ir.visits import nodes_in
 from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
 from .nested_guards import protect_nested_guards
@@ -47,16 +48,9 @@ def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.Pri
     small_stay : bool
         False if blocks of the function will share a loop.
     """
-    values: dict[int, Expr] = {}
-    alone: set[int] = set()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, prim.Let):
-            values[identity(node.var)] = node.value
-        elif isinstance(node.body, tirx.BufferStore):
-            alone.add(identity(node.body))
-
-    tvm_ffi.structural_walk(func.body, ((prim.Let, SBlock), visit))
+    values = {identity(let.var): let.value for let in nodes_in(func.body, prim.Let)}
+    bodies = [block.body for block in nodes_in(func.body, SBlock)]
+    alone = {identity(body) for body in bodies if isinstance(body, tirx.BufferStore)}
     # What statements have in common is bound before them, and uses of it in a `Let` are overlooked.
     lowering = _Lowering(alone if small_stay and not _is_symbolic(func) else set(), values)
     changes = [

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
+from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import extern_stage
 from ..graph import Operation, map_expressions, outputs_of
 from ..walk import Expr, called, is_load
@@ -77,11 +78,5 @@ def _both(outer: Expr, inner: Expr) -> Expr:
 
 def _loads(condition: Expr) -> bool:
     """Whether an expression reads a tensor or, in an extern's body, a buffer."""
-    result = False
-
-    def visit(node: Any) -> None:
-        nonlocal result
-        result = result or isinstance(node, tvm.ir.TensorLoad) or is_load(node)
-
-    tvm_ffi.structural_walk(condition, ((tvm.ir.Call, tvm.ir.TensorLoad), visit))
-    return result
+    nodes = nodes_in(condition, (tvm.ir.Call, tvm.ir.TensorLoad))
+    return any(isinstance(node, tvm.ir.TensorLoad) or is_load(node) for node in nodes)

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
 from ...errors import ArgumentError
 from ...ir.exact_divisions import write_exact_divisions
+from ...ir.visits import nodes_in
 from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
@@ -174,20 +174,11 @@ def _check_variables(func: tirx.PrimFunc) -> None:
     for param in func.params:
         if isinstance(param.ty, tirx.buffer.BufferType):
             defined += [*param.ty.shape, *param.ty.strides, param.ty.elem_offset]
-    used: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, SBlock):
-            defined.extend(axis.var for axis in node.iter_vars)
-        elif isinstance(node, tirx.For):
-            defined.append(node.loop_var)
-        elif isinstance(node, tvm.ir.Var):
-            used.append(node)
-        else:
-            defined.append(node.var)
-
-    kinds = (SBlock, tirx.For, tvm.ir.Var, prim.Let, tirx.Bind)
-    tvm_ffi.structural_walk(func.body, (kinds, visit))
+    for block in nodes_in(func.body, SBlock):
+        defined += [axis.var for axis in block.iter_vars]
+    defined += [loop.loop_var for loop in nodes_in(func.body, tirx.For)]
+    defined += [binding.var for binding in nodes_in(func.body, (prim.Let, tirx.Bind))]
+    used = nodes_in(func.body, tvm.ir.Var)
     identities = {identity(var) for var in defined if isinstance(var, tvm.ir.Var)}
     scalars = [var for var in used if isinstance(var.ty, tvm.ir.PrimType)]
     unknown = [var for var in scalars if identity(var) not in identities]

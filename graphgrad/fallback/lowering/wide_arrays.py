@@ -14,6 +14,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ...errors import ArgumentError
+from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import extern_stage
 from ..graph import Operation, outputs_of
 from ..kinds import map_stage
@@ -75,17 +76,15 @@ def widen_arrays(op: Operation) -> list[te.Tensor] | None:
 
 def _given_narrow_arrays(body: Any) -> list[str]:
     """The names of the functions that get an array of bfloat16."""
-    names: list[str] = []
-
-    def visit(call: Any) -> None:
-        arrays = [
-            argument for argument in call.args if called(argument) == "tirx.tvm_stack_make_array"
-        ]
-        if any(str(array.args[_DTYPE_ARGUMENT].ty) == _NARROW for array in arrays):
-            names.append(str(call.args[0].value))
-
-    tvm_ffi.structural_walk(body, (tvm.ir.Call, visit))
-    return names
+    return [
+        str(call.args[0].value)
+        for call in nodes_in(body, tvm.ir.Call)
+        if any(
+            called(argument) == "tirx.tvm_stack_make_array"
+            and str(argument.args[_DTYPE_ARGUMENT].ty) == _NARROW
+            for argument in call.args
+        )
+    ]
 
 
 def _wide_buffer(buffer: Any) -> Any:

@@ -79,24 +79,17 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def compares_computed(func: tirx.PrimFunc) -> bool:
     """Whether a function compares numbers of bfloat16 that it has computed, and not read."""
     widening = _widening_of(func)
-    comparisons: list[Expr] = []
-    tvm_ffi.structural_walk(func.body, (_COMPARISONS, comparisons.append))
     return any(
         str(comparison.a.ty) == _NARROW
         and not (widening.is_stored(comparison.a) and widening.is_stored(comparison.b))
-        for comparison in comparisons
+        for comparison in nodes_in(func.body, _COMPARISONS)
     )
 
 
 def _dtypes(func: tirx.PrimFunc) -> set[str]:
     """The dtypes that a function reads, writes, and casts to."""
-    dtypes = {str(_element_type(param)) for param in func.params}
-
-    def visit(node: Any) -> None:
-        dtypes.add(str(node.ty))
-
-    tvm_ffi.structural_walk(func.body, ((prim.Cast, tvm.ir.TensorLoad), visit))
-    return dtypes
+    read = nodes_in(func.body, (prim.Cast, tvm.ir.TensorLoad))
+    return {str(_element_type(param)) for param in func.params} | {str(node.ty) for node in read}
 
 
 def _element_type(value: Any) -> Any:
@@ -115,21 +108,17 @@ def _widening_of(func: tirx.PrimFunc) -> Widening:
     allocated: list[Any] = []
     opaque: set[int] = set()
 
-    def visit(node: Any) -> None:
+    for node in nodes_in(func.body, (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)):
         if isinstance(node, SBlock):
             allocated.extend(node.alloc_buffers)
             opaque.update(identity(match.source.source) for match in node.match_buffers)
         elif isinstance(node, tirx.AllocBuffer):
             allocated.append(node.buffer)
         elif isinstance(node, tirx.Evaluate):
-            hide = (tvm.ir.TensorLoad, lambda load: opaque.add(identity(load.source)))
-            tvm_ffi.structural_walk(node, hide)
+            opaque.update(identity(load.source) for load in nodes_in(node, tvm.ir.TensorLoad))
         else:
             # A buffer as an argument: what the call does with its memory is not seen.
             opaque.update(map(identity, node.args))
-
-    kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)
-    tvm_ffi.structural_walk(func.body, (kinds, visit))
     narrow = [buffer for buffer in allocated if _is_narrow_buffer(buffer)]
     wide = {
         identity(buffer): tirx.decl_buffer(

@@ -22,7 +22,7 @@ from tvm.ir import prim
 from tvm.relax import vm_build
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from ...ir.visits import nodes_in, visit_nodes
+from ...ir.visits import nodes_in
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
 from .library import LinkedExecutable
@@ -240,10 +240,7 @@ def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
         return False
     if len(kernels) == len(mod.functions):
         return False  # nothing for the virtual machine to run
-    called: list[Any] = []
-    for func in kernels.values():
-        visit_nodes(func.body, tvm.ir.GlobalVar, called.append)
-    return not called
+    return not any(nodes_in(func.body, tvm.ir.GlobalVar) for func in kernels.values())
 
 
 def statements_in(func: tirx.PrimFunc) -> int:

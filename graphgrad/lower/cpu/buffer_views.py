@@ -31,6 +31,7 @@ from ...ir.kernel_structure import (
     substitute_values,
 )
 from ...ir.loops import over_axes
+from ...ir.visits import nodes_in
 
 IndexMap = Callable[[Sequence[Any]], list[Any]]
 """Maps the indices of an element to the indices of the same element in another buffer."""
@@ -249,6 +250,5 @@ def _region(region: Any, view: BufferView) -> Any:
 
 def _buffers(store: Any) -> dict[Any, Any]:
     """The buffers that a store reads and writes."""
-    buffers = {store.buffer: store.buffer}
-    tvm_ffi.structural_walk(store, (Load, lambda node: buffers.update({node.source: node.source})))
-    return buffers
+    buffers = [store.buffer, *(load.source for load in nodes_in(store, Load))]
+    return dict(zip(buffers, buffers, strict=True))

@@ -96,16 +96,11 @@ def _chosen(condition: Any, value: Any, otherwise: Any) -> Any:
 
 def _reads_in_conditions(body: Any) -> bool:
     """Whether a condition, or the right side of one, reads from memory."""
-    condition_reads: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, _BOTH_SIDES):
-            condition_reads.extend(_reads(node.b))
-        elif is_conditional(node):
-            condition_reads.extend(_reads(node.args[0]))
-
-    tvm_ffi.structural_walk(body, ((*_BOTH_SIDES, tvm.ir.Call), visit))
-    return bool(condition_reads)
+    return any(
+        _reads(node.b) if isinstance(node, _BOTH_SIDES) else _reads(node.args[0])
+        for node in nodes_in(body, (*_BOTH_SIDES, tvm.ir.Call))
+        if isinstance(node, _BOTH_SIDES) or is_conditional(node)
+    )
 
 
 def _reads(expression: Any) -> list[Any]:
@@ -134,7 +129,7 @@ class _Known:
     def __init__(self, body: Any):
         self._analyzer = tvm.sym.Analyzer()
 
-        def visit(node: Any) -> None:
+        for node in nodes_in(body, (tirx.For, SBlock, tirx.Bind)):
             if isinstance(node, tirx.For):
                 self._bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
             elif isinstance(node, SBlock):
@@ -142,8 +137,6 @@ class _Known:
                     self._bind(axis.var, axis.dom)
             elif str(node.var.ty).startswith("int"):
                 self._bind(node.var, node.value)
-
-        tvm_ffi.structural_walk(body, ((tirx.For, SBlock, tirx.Bind), visit))
 
     def _bind(self, variable: Any, range_or_value: Any) -> None:
         self._analyzer.bind(variable, range_or_value)

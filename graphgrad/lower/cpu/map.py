@@ -13,7 +13,7 @@ import tvm
 from tvm.s_tir import Schedule
 
 from ...ir.kernel_structure import Axis, Stage, buffer_of, is_conditional, static, stride, uses
-from ...ir.visits import visit_nodes
+from ...ir.visits import nodes_in
 from .tuning import Processor
 
 MIN_PARALLEL_TRIPS = 32
@@ -149,12 +149,5 @@ def has_uniform_conditions(stage: Stage, axis: Axis) -> bool:
 
 def _conditions(stage: Stage) -> list[Any]:
     """The conditions under which a stage loads."""
-    conditions: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if is_conditional(node):
-            conditions.append(node.args[0])
-
-    for value in stage.values:
-        visit_nodes(value, tvm.ir.Call, visit)
-    return conditions
+    calls = nodes_in(stage.values, tvm.ir.Call)
+    return [call.args[0] for call in calls if is_conditional(call)]

@@ -16,7 +16,6 @@ from math import lcm, prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
@@ -91,19 +90,13 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
 def _divisors(value: Any) -> dict[Any, int]:
     """The common modulus of the remainders in an expression's conditions, by variable."""
     divisors: dict[Any, int] = {}
-
-    def visit(node: Any) -> None:
+    conditions = [call.args[0] for call in nodes_in(value, tvm.ir.Call) if is_conditional(call)]
+    for node in nodes_in(conditions, tirx.FloorMod):
         variables = nodes_in(node.a, tvm.ir.Var)
         divisor = static(node.b)
         if len(variables) == 1 and divisor and linear_coefficient(node.a, variables[0]) == 1:
             # Positions congruent modulo the least common multiple are so modulo each divisor.
             divisors[variables[0]] = lcm(divisors.get(variables[0], 1), divisor)
-
-    def condition(node: Any) -> None:
-        if is_conditional(node):
-            tvm_ffi.structural_walk(node.args[0], (tirx.FloorMod, visit))
-
-    tvm_ffi.structural_walk(value, (tvm.ir.Call, condition))
     return divisors
 
 

@@ -303,7 +303,4 @@ def may_repeat(stage: Stage, operations: int) -> bool:
 
 def _divides(stage: Stage) -> bool:
     """Whether a map divides floats, which takes a vector unit ten times as long as an addition."""
-    divisions: list[Any] = []
-    for value in stage.values:
-        tvm_ffi.structural_walk(value, (tirx.Div, divisions.append))
-    return bool(divisions)
+    return bool(nodes_in(stage.values, tirx.Div))

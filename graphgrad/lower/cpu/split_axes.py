@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
@@ -121,14 +120,11 @@ def _split(stage: Stage, block: SBlock) -> _Split | None:
         return None
     divisors: dict[Any, set[int | None]] = {}
     remainders: list[Any] = []
-
-    def visit(node: Any) -> None:
+    for node in nodes_in(block.body.value, (tirx.FloorDiv, tirx.FloorMod)):
         if isinstance(node.a, tvm.ir.Var):
             divisors.setdefault(node.a, set()).add(static(node.b))
             if isinstance(node, tirx.FloorMod):
                 remainders.append(node.a)
-
-    tvm_ffi.structural_walk(block.body.value, ((tirx.FloorDiv, tirx.FloorMod), visit))
     extents = {axis.var: axis.extent for axis in stage.spatial}
     for var, sizes in divisors.items():
         extent, size = extents.get(var), next(iter(sizes))

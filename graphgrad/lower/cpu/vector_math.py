@@ -25,7 +25,7 @@ from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import is_conditional, statements_of, static, substitute_values
 from ...ir.loops import own_loop, sequence
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import nodes_in, replace_nodes, visit_nodes
+from ...ir.visits import nodes_in, replace_nodes
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -169,26 +169,13 @@ def _is_number(value: Any) -> bool:
 
 def _calls(node: Any) -> list[Any]:
     """The calls in an expression that can be written out."""
-    calls: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if _function(call) is not None:
-            calls.append(call)
-
-    tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
-    return calls
+    return [call for call in nodes_in(node, tvm.ir.Call) if _function(call) is not None]
 
 
 def _conditional_values(node: Any) -> bool:
     """Whether a call that can be written out, or a binding, is in a choice."""
-    values: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if is_conditional(call):
-            values.extend([*_calls(call), *nodes_in(call, prim.Let)])
-
-    tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
-    return bool(values)
+    choices = [call for call in nodes_in(node, tvm.ir.Call) if is_conditional(call)]
+    return any(_calls(choice) or nodes_in(choice, prim.Let) for choice in choices)
 
 
 def is_expandable(call: Any) -> bool:
@@ -280,8 +267,7 @@ class _Values:
 
 def _outermost_binding(value: Any) -> Any | None:
     """A binding that is in no other one; None if an expression has none."""
-    found: list[Any] = []
-    visit_nodes(value, prim.Let, found.append, outer_first=True)
+    found = nodes_in(value, prim.Let, outer_first=True)
     return found[0] if found else None
 
 

@@ -17,7 +17,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
-from ...ir.kernel_structure import Load
+from ...ir.kernel_structure import Load, is_among
+from ...ir.visits import nodes_in
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 """Combines the results of two parts; the part with the earlier terms comes first."""
@@ -157,14 +158,7 @@ def _is_load(value: Any, buffer: Any) -> bool:
 
 def _mentions(value: Any, buffers: Sequence[Any]) -> bool:
     """Whether an expression reads any of some buffers."""
-    is_found = False
-
-    def visit(load: Any) -> None:
-        nonlocal is_found
-        is_found = is_found or any(load.source.same_as(buffer) for buffer in buffers)
-
-    tvm_ffi.structural_walk(value, (Load, visit))
-    return is_found
+    return any(is_among(load.source, buffers) for load in nodes_in(value, Load))
 
 
 def _is_constant(value: Any, number: int) -> bool:

@@ -20,6 +20,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ...errors import LoweringError
 from ...ir.kernel_structure import static
 from ...ir.rewrite import map_kernels
+from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import tir_passes
 from .intrinsics import widen_half, write_exact_expressions
 from .names import identifiers
@@ -121,14 +122,12 @@ def _device_functions(mod: tvm.IRModule) -> list[tuple[str, tirx.PrimFunc]]:
 
 def _host_callee(func: tirx.PrimFunc) -> str:
     """The name of a function of the host that a kernel calls; empty if it calls none."""
-    callees: list[str] = []
-
-    def visit(call: Any) -> None:
-        if str(getattr(call.op, "name", "")) in _PACKED_CALLS:
-            callees.append(str(getattr(call.args[0], "value", call.args[0])))
-
-    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, visit))
-    return callees[0] if callees else ""
+    callees = (
+        str(getattr(call.args[0], "value", call.args[0]))
+        for call in nodes_in(func.body, tvm.ir.Call)
+        if str(getattr(call.op, "name", "")) in _PACKED_CALLS
+    )
+    return next(callees, "")
 
 
 def refuse_beyond_limits(mod: tvm.IRModule) -> None:
@@ -149,21 +148,16 @@ def refuse_beyond_limits(mod: tvm.IRModule) -> None:
 
 def _beyond_limits(func: tirx.PrimFunc) -> str:
     """The limit that a kernel exceeds, in words; empty if none."""
-    extents: dict[str, int] = {}
+    extents = {
+        str(launch.node.thread_tag): static(launch.value) or 1
+        for launch in nodes_in(func.body, tirx.AttrStmt)
+        if launch.attr_key == "thread_extent"
+    }
     shared = 0
-
-    def launch(node: Any) -> None:
-        if node.attr_key == "thread_extent":
-            extents[str(node.node.thread_tag)] = static(node.value) or 1
-
-    def allocate(node: Any) -> None:
-        nonlocal shared
-        buffer = node.buffer
+    for buffer in (allocation.buffer for allocation in nodes_in(func.body, tirx.AllocBuffer)):
         if buffer.scope() == "shared":
             elements = math.prod(static(extent) or 1 for extent in buffer.shape)
             shared += elements * -(-buffer.dtype.bits * buffer.dtype.lanes // 8)  # rounded up
-
-    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, launch), (tirx.AllocBuffer, allocate)])
     threads = math.prod(count for tag, count in extents.items() if tag.startswith("threadIdx"))
     if threads > _MAX_BLOCK_THREADS:
         return f"{threads} threads in a block, of at most {_MAX_BLOCK_THREADS}"
@@ -246,14 +240,8 @@ def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
 
 def _holds_tiles(func: tirx.PrimFunc) -> bool:
     """Whether a PrimFunc has buffers in shared memory or in registers."""
-    is_found = False
-
-    def visit(block: SBlock) -> None:
-        nonlocal is_found
-        is_found = is_found or any(buffer.scope() != "global" for buffer in block.alloc_buffers)
-
-    tvm_ffi.structural_walk(func.body, (SBlock, visit))
-    return is_found
+    buffers = (buffer for block in nodes_in(func.body, SBlock) for buffer in block.alloc_buffers)
+    return any(buffer.scope() != "global" for buffer in buffers)
 
 
 def _pipeline() -> tuple[Any, Any, Any]:

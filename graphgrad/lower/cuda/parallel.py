@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_rewrite import replace_realized
 from ...ir.kernel_structure import loop_nest, statements_of, static
 from ...ir.loops import block, sequence
+from ...ir.visits import nodes_in
 from .threads import one_thread_per_point
 
 _SPATIAL_KIND = 0
@@ -42,6 +42,11 @@ def bind_parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimF
 
     launched = launch_each(func, launch)
     return None if is_serial else launched
+
+
+def launch_statements(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc:
+    """The PrimFunc with each statement launched: in one thread if nothing is parallel."""
+    return launch_each(func, launch_points)
 
 
 def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
@@ -91,28 +96,16 @@ def _spatial_variables(realize: SBlockRealize) -> set[Any]:
 
 def _allocates_global(statement: Any) -> bool:
     """Whether a statement allocates memory that is not a thread's own."""
-    is_found = False
-
-    def visit(node: Any) -> None:
-        nonlocal is_found
-        buffers = node.alloc_buffers if isinstance(node, SBlock) else [node.buffer]
-        is_found = is_found or any(buffer.scope() == "global" for buffer in buffers)
-
-    tvm_ffi.structural_walk(statement, ((SBlock, tirx.AllocBuffer), visit))
-    return is_found
+    return any(
+        buffer.scope() == "global"
+        for node in nodes_in(statement, (SBlock, tirx.AllocBuffer))
+        for buffer in (node.alloc_buffers if isinstance(node, SBlock) else [node.buffer])
+    )
 
 
 def _mentions(loop: Any, var: Any) -> bool:
     """Whether the bounds of a loop depend on a variable."""
-    is_found = False
-
-    def visit(node: Any) -> None:
-        nonlocal is_found
-        is_found = is_found or node.same_as(var)
-
-    for bound in (loop.min, loop.extent):
-        tvm_ffi.structural_walk(bound, (tvm.ir.Var, visit))
-    return is_found
+    return any(node.same_as(var) for node in nodes_in([loop.min, loop.extent], tvm.ir.Var))
 
 
 def _launch_in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 
-from .parallel import bind_parallel_loops
-from .serial import launch_statements
+from .parallel import bind_parallel_loops, launch_statements
 from .stages import one_thread_per_element, tile_contractions
 
 

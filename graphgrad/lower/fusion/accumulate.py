@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax, te
 
 from ...ir.calls import calls_op
 from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
@@ -25,7 +24,7 @@ from ...memory.effect_order import may_write
 from ...ops.define import OPAQUE
 from ...ops.index import scatter
 from ...ops.indexing import Indexing
-from .merge import Part, fuse_epilogue
+from .merge import MergedKernels, Part, fuse_epilogue
 
 _SCATTER_ADD = "graphgrad.scatter_add"
 
@@ -146,12 +145,12 @@ class _AccumulationFusion:
         self._mod = mod
         self._accumulators = _donated_params(func)
         self._uses = uses_in(func)
-        self._made: list[tuple[tirx.PrimFunc, Any]] = []
+        self._merged = MergedKernels(self._builder)
         self._replaced: list[Any] = []
 
     def module(self) -> tvm.IRModule:
         changed = [self._fused(list(block.bindings)) for block in self._func.body.blocks]
-        if not self._made:
+        if not self._replaced:
             return self._mod
         self._builder.update_func(self._name, _replace_all_bindings(self._func, changed))
         return drop_unused_kernels(self._builder.get(), self._replaced)
@@ -235,13 +234,7 @@ class _AccumulationFusion:
         merged = fuse_epilogue(self._part(producer), output or 0, self._part(consumer), position)
         if merged is None:
             return None
-        kernel = merged.kernel
-        # Equal layers make equal kernels: these share one function.
-        name = next((v for k, v in self._made if tvm_ffi.structural_equal(k, kernel)), None)
-        if name is None:
-            hint = f"{producer.args[0].name_hint}_{consumer.args[0].name_hint}"
-            name = self._builder.add_func(kernel, hint)
-            self._made.append((kernel, name))
+        name = self._merged.add(merged.kernel, producer.args[0], consumer.args[0])
         self._replaced += [producer.args[0], consumer.args[0]]
         types = list(producer.ty.fields) if output is not None else consumer.ty
         call = relax.call_tir(name, relax.Tuple(merged.arguments), types)

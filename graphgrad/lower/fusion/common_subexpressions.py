@@ -25,8 +25,8 @@ from ...ir.kernel_calls import (
     map_dataflow_blocks,
     variables_of,
 )
+from ...ir.kernel_structure import substitute_values
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import renamed
 
 _MIN_SIZE_RATIO = 8
 """How many times smaller than its arguments a result is at least."""
@@ -60,7 +60,7 @@ def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
     replacements: dict[Any, Any] = {}
     remaining = []
     for binding in bindings:
-        renamed_binding = renamed(binding, replacements) if replacements else binding
+        renamed_binding = substitute_values(binding, replacements) if replacements else binding
         key = _key(renamed_binding, views)
         representative = (
             first_with_key.setdefault(key, renamed_binding.var)

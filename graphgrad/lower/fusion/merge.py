@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.s_tir import Schedule, renew_defs
 
 from ...ir.kernel_rewrite import rename_blocks
@@ -23,6 +23,29 @@ class Part:
 
     kernel: tirx.PrimFunc
     arguments: list[Any]
+
+
+class MergedKernels:
+    """The kernels that a pass makes of others and adds to a module; those that are equal are one.
+
+    Attributes
+    ----------
+    made : list of (GlobalVar, PrimFunc)
+    """
+
+    def __init__(self, builder: relax.BlockBuilder):
+        self._builder = builder
+        self.made: list[tuple[Any, tirx.PrimFunc]] = []
+
+    def add(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
+        """The variable of a kernel; a new one is named after `origins`, of which it is made."""
+        for variable, made_kernel in self.made:
+            if tvm_ffi.structural_equal(made_kernel, kernel):
+                return variable
+        hint = "_".join(str(origin.name_hint) for origin in origins)
+        variable = self._builder.add_func(kernel, hint)
+        self.made.append((variable, kernel))
+        return variable
 
 
 def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
@@ -87,7 +110,7 @@ def _bind_extents(kernel: tirx.PrimFunc, consumed: Any, produced: Any) -> tirx.P
         for extent, produced_extent in pairs
         if isinstance(extent, tvm.ir.Var)
     }
-    return tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: produced_extents.get(var, var)))
+    return substitute_values(kernel, produced_extents)
 
 
 def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
 
@@ -25,7 +24,7 @@ from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import are_siblings, may_join
-from .merge import Part
+from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
 _MIN_SHARED_BYTES = 1 << 16
@@ -49,7 +48,7 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
     builder = relax.BlockBuilder(mod)
     joining = _SiblingFusion(builder, mod, may_repeat)
     changed = map_dataflow_blocks(mod, joining.joined, builder)
-    return drop_unused_kernels(changed, joining.replaced) if joining.made else mod
+    return drop_unused_kernels(changed, joining.replaced) if joining.replaced else mod
 
 
 class _SiblingFusion:
@@ -57,15 +56,13 @@ class _SiblingFusion:
 
     Attributes
     ----------
-    made : list of (GlobalVar, PrimFunc)
-        New kernels.
     replaced : list of GlobalVar
         Kernels of replaced calls: they may be unused now.
     """
 
     def __init__(self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: Any):
         self._builder, self._mod, self._may_repeat = builder, mod, may_repeat
-        self.made: list[tuple[Any, tirx.PrimFunc]] = []
+        self._merged = MergedKernels(builder)
         self.replaced: list[Any] = []
         self._reductions: dict[Any, tuple[tirx.PrimFunc, Stage] | None] = {}
 
@@ -165,7 +162,7 @@ class _SiblingFusion:
         kernel, arguments = self._joined_kernel(first.value, second.value)
         if kernel is None:
             return None
-        variable = self._named(kernel, first.value.args[0], second.value.args[0])
+        variable = self._merged.add(kernel, first.value.args[0], second.value.args[0])
         self.replaced += [first.value.args[0], second.value.args[0]]
         types = [first.value.ty, second.value.ty]
         call = self._builder.normalize(relax.call_tir(variable, relax.Tuple(arguments), types))
@@ -189,16 +186,3 @@ class _SiblingFusion:
         )
         reductions = [stage for stage in stages(joined.kernel) or [] if stage.reduced]
         return (joined.kernel if are_siblings(*reductions) else None), joined.arguments
-
-    def _named(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
-        """The variable of a kernel; kernels that are equal share one.
-
-        A new one is named after the kernels that it is made of, `origins`.
-        """
-        for variable, made_kernel in self.made:
-            if tvm_ffi.structural_equal(made_kernel, kernel):
-                return variable
-        hint = "_".join(str(origin.name_hint) for origin in origins)
-        variable = self._builder.add_func(kernel, hint)
-        self.made.append((variable, kernel))
-        return variable

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
 from ...ir.kernel_calls import (
@@ -25,6 +24,7 @@ from ...ir.kernel_calls import (
 )
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
 from ...ir.passes import Phase, compiler_pass
+from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import set_type
 from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
@@ -138,10 +138,7 @@ def _is_cheap(stage: Stage) -> bool:
 
     A read whose index is itself read from a tensor is not plain.
     """
-    indirect: list[Any] = []
-    for load in stage.loads:
-        for index in load.indices:
-            tvm_ffi.structural_walk(index, (Load, indirect.append))
+    indirect = nodes_in([index for load in stage.loads for index in load.indices], Load)
     functions = _functions(stage)
     names = {str(call.op.name) for call in functions}
     return (
@@ -156,15 +153,8 @@ def _is_cheap(stage: Stage) -> bool:
 
 def _functions(stage: Stage) -> list[Any]:
     """The calls of functions that can be expanded to vector arithmetic, in some dtype."""
-    calls: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if getattr(call.op, "name", "") in FUNCTIONS:
-            calls.append(call)
-
-    for value in stage.values:
-        tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
-    return calls
+    calls = nodes_in(stage.values, tvm.ir.Call)
+    return [call for call in calls if getattr(call.op, "name", "") in FUNCTIONS]
 
 
 class _Block:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import Schedule, ScheduleError
 
@@ -35,7 +34,7 @@ from ..cpu.split_axes import split_axes
 from ..cpu.tuning import Processor
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import MayRepeat, inline_maps
-from .merge import Part
+from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
 _MIN_SHARED_BYTES = 1 << 16
@@ -162,7 +161,7 @@ class _Kernels:
         self._may_repeat = may_repeat
         self._known: dict[Any, _Rows | None] = {}
         self._inlined: dict[Any, tirx.PrimFunc | None] = {}
-        self._made: list[tuple[Any, tirx.PrimFunc]] = []
+        self._merged = MergedKernels(builder)
         self.replaced: list[Any] = []
 
     def joint(self, first: _Call, second: _Call, is_needed: Callable[[Any], bool]) -> _Call | None:
@@ -205,7 +204,7 @@ class _Kernels:
         if len(results) > _MAX_RESULTS or not self._is_chain(joined.kernel):
             return None
         self.replaced += [first.kernel, second.kernel]
-        name = self._named(joined.kernel, first.kernel, second.kernel)
+        name = self._merged.add(joined.kernel, first.kernel, second.kernel)
         return _Call(name, joined.arguments, results, second.span)
 
     def bindings(self, call: _Call) -> list[Any]:
@@ -226,7 +225,9 @@ class _Kernels:
 
     def _kernel(self, variable: Any) -> Any:
         # The module is the one before this pass: new kernels are only in the builder and here.
-        made_kernel = next((func for name, func in self._made if name.same_as(variable)), None)
+        made_kernel = next(
+            (func for name, func in self._merged.made if name.same_as(variable)), None
+        )
         return self._mod[variable] if made_kernel is None else made_kernel
 
     def _rows(self, variable: Any) -> _Rows | None:
@@ -267,19 +268,6 @@ class _Kernels:
             chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
             for stage in kernel_stages
         )
-
-    def _named(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
-        """The variable of a kernel; kernels that are equal share one.
-
-        A new one is named after the kernels that it is made of, `origins`.
-        """
-        for variable, made_kernel in self._made:
-            if tvm_ffi.structural_equal(made_kernel, kernel):
-                return variable
-        hint = "_".join(str(origin.name_hint) for origin in origins)
-        variable = self._builder.add_func(kernel, hint)
-        self._made.append((variable, kernel))
-        return variable
 
 
 class _Block:

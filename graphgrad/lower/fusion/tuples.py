@@ -13,8 +13,8 @@ import tvm
 from tvm import relax
 
 from ...ir.kernel_calls import map_dataflow_blocks, variables_of
+from ...ir.kernel_structure import substitute_values
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import renamed
 
 
 @compiler_pass(
@@ -64,7 +64,7 @@ def _drop_items(bindings: list[Any]) -> list[Any]:
     replacements: dict[Any, Any] = {}
     remaining = []
     for binding in bindings:
-        new_binding = renamed(binding, replacements) if replacements else binding
+        new_binding = substitute_values(binding, replacements) if replacements else binding
         remaining.append(new_binding)
         if not isinstance(new_binding, relax.VarBinding):
             continue

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import visit_nodes
+from ...ir.visits import nodes_in
 from ...ops.legalize import LEGALIZATIONS, Legalization, lowering_of
 from ..codegen.cache.lowerings import is_lowered_by_tvm_or_graphgrad
 
@@ -39,16 +39,9 @@ def legalize_ops(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _called_ops(mod: tvm.IRModule) -> list[tvm.ir.Op]:
     """The ops that a module's functions call, each once."""
-    ops: dict[str, tvm.ir.Op] = {}
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, tvm.ir.Op):
-            ops.setdefault(str(call.op.name), call.op)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            visit_nodes(function, tvm.ir.Call, visit)
-    return list(ops.values())
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    callees = [call.op for function in functions for call in nodes_in(function, tvm.ir.Call)]
+    return list({str(op.name): op for op in callees if isinstance(op, tvm.ir.Op)}.values())
 
 
 @dataclass(frozen=True)

@@ -57,17 +57,14 @@ def _int32_variables(kernel: tirx.PrimFunc) -> Iterator[Any]:
     """Yield the variables of 32 bits that loops, blocks and tensors define."""
     variables: list[Any] = []
     tensors = list(kernel.params)
-
-    def visit(node: Any) -> None:
+    for node in nodes_in(kernel.body, (tirx.For, SBlock)):
         if isinstance(node, tirx.For):
             variables.append(node.loop_var)
         else:
             variables.extend(axis.var for axis in node.iter_vars)
             tensors.extend(match.buffer for match in node.match_buffers)
-
-    tvm_ffi.structural_walk(kernel.body, ((tirx.For, SBlock), visit))
-    for size in (size for tensor in tensors for size in _sizes(tensor)):
-        tvm_ffi.structural_walk(size, (tvm.ir.Var, variables.append))
+    for tensor in tensors:
+        variables += nodes_in(_sizes(tensor), tvm.ir.Var)
     # The signature must stay, so a scalar parameter keeps its dtype.
     param_ids = {identity(param) for param in kernel.params}
     return (var for var in variables if _is_int32(var) and identity(var) not in param_ids)

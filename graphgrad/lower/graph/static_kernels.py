@@ -18,7 +18,7 @@ from ...ir.calls import data_of, result_types
 from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, map_kernels
-from ...ir.visits import replace_nodes, visit_nodes
+from ...ir.visits import nodes_in, replace_nodes
 from ...ops.define import OPAQUE
 from ...tvm_fixes.hooks import identity
 from .long_indices import lengthen_indices
@@ -41,15 +41,13 @@ def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
     """The kernels that a module's functions call, each once."""
-    called: dict[str, tvm.ir.GlobalVar] = {}
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS:
-            called.setdefault(call.args[0].name_hint, call.args[0])
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            visit_nodes(function, tvm.ir.Call, visit)
+    called = {
+        call.args[0].name_hint: call.args[0]
+        for function in mod.functions.values()
+        if isinstance(function, relax.Function)
+        for call in nodes_in(function, tvm.ir.Call)
+        if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS
+    }
     return list(called.values())
 
 

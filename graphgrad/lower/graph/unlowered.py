@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ...errors import LoweringError
 from ...ir.passes import Phase, compiler_pass
+from ...ir.visits import nodes_in
 
 _HOST_OPS = "relax.run."
 """The prefix of the Python functions that TVM lowers some ops to; they run on the host."""
@@ -28,15 +27,13 @@ def refuse_unlowered(mod: tvm.IRModule) -> None:
     LoweringError
         Naming all such ops.
     """
-    remaining: Counter[str] = Counter()
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, tvm.ir.Op) and not _is_instruction(str(call.op.name)):
-            remaining[str(call.op.name)] += 1
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
+    remaining = Counter(
+        str(call.op.name)
+        for func in mod.functions.values()
+        if isinstance(func, relax.Function)
+        for call in nodes_in(func, tvm.ir.Call)
+        if isinstance(call.op, tvm.ir.Op) and not _is_instruction(str(call.op.name))
+    )
     if remaining:
         ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(remaining.items()))
         raise LoweringError(
@@ -74,16 +71,13 @@ def refuse_host_ops(mod: tvm.IRModule) -> None:
 
 def _host_ops(func: relax.Function) -> list[str]:
     """The names of a function's ops that are left to Python functions of TVM."""
-    ops: list[str] = []
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, relax.ExternFunc):
-            name = str(call.op.global_symbol)
-            if name.startswith(_HOST_OPS) and name not in _READING:
-                ops.append(name.replace(_HOST_OPS, "relax."))
-
-    tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
-    return ops
+    callees = (call.op for call in nodes_in(func, tvm.ir.Call))
+    names = [str(op.global_symbol) for op in callees if isinstance(op, relax.ExternFunc)]
+    return [
+        name.replace(_HOST_OPS, "relax.")
+        for name in names
+        if name.startswith(_HOST_OPS) and name not in _READING
+    ]
 
 
 def _is_instruction(op: str) -> bool:

@@ -12,8 +12,7 @@ from tvm.script import tirx as T
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.loops import parallel, sequence
 from graphgrad.lower.cuda.lowering import check
-from graphgrad.lower.cuda.parallel import bind_parallel_loops, independent_loops
-from graphgrad.lower.cuda.serial import launch_statements
+from graphgrad.lower.cuda.parallel import bind_parallel_loops, independent_loops, launch_statements
 from graphgrad.ops.cumulative import cumulative
 from graphgrad.ops.opaque_kernel import Nest, extern, fill
 from graphgrad.ops.sorting import order

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import tvm_ffi
 from tvm import tirx
 
 from ....ir.kernel_rewrite import replace_statements
 from ....ir.kernel_structure import Stage, is_among, loop_nest, statements_of, volume
+from ....ir.visits import nodes_in
 from ...kernels.contraction import contraction_of
 from ...kernels.epilogue import Epilogue
 from ..map import SMALL
@@ -119,9 +119,7 @@ def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epil
     ]
     # With its writer gone, a buffer of the kernel's own needs no memory any more.
     dropped_buffers = [epilogue.taken for epilogue in epilogues]
-    tvm_ffi.structural_walk(
-        dropped_statements, (tirx.BufferStore, lambda store: dropped_buffers.append(store.buffer))
-    )
+    dropped_buffers += [store.buffer for store in nodes_in(dropped_statements, tirx.BufferStore)]
     buffers = [
         buffer for buffer in root.block.alloc_buffers if not is_among(buffer, dropped_buffers)
     ]
