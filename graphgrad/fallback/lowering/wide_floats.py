@@ -76,8 +76,14 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_mutate(func.body, changes))
 
 
-def compares_computed(func: tirx.PrimFunc) -> bool:
-    """Whether a function compares numbers of bfloat16 that it has computed, and not read."""
+def is_left_narrow(func: tirx.PrimFunc) -> bool:
+    """Whether a function has bfloat16 that TVM does not compute as float32, or not rightly.
+
+    It compares numbers that it has computed, and not read; or it calls functions of bfloat16, of
+    which there are none in vectors.
+    """
+    if any(str(call.ty) == _NARROW for call in nodes_in(func.body, tvm.ir.Call)):
+        return True
     widening = _widening_of(func)
     return any(
         str(comparison.a.ty) == _NARROW
@@ -103,13 +109,20 @@ def _is_narrow_buffer(value: Any) -> bool:
 def _widening_of(func: tirx.PrimFunc) -> Widening:
     """The widening of a function's bfloat16, that of buffers that it allocates included.
 
-    Those stay that other functions get, or elements of them, and those that have a second name.
+    Those stay that other functions get, or elements of them, those that have a second name, and
+    those of which vectors are read or written.
     """
     allocated: list[Any] = []
     opaque: set[int] = set()
 
-    for node in nodes_in(func.body, (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)):
-        if isinstance(node, SBlock):
+    kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tirx.BufferStore, tirx.Bind, tvm.ir.Call)
+    for node in nodes_in(func.body, kinds):
+        if isinstance(node, tirx.BufferStore | tirx.Bind):
+            if _is_of_vectors(node):
+                opaque.update(identity(load.source) for load in nodes_in(node, tvm.ir.TensorLoad))
+                if isinstance(node, tirx.BufferStore):
+                    opaque.add(identity(node.buffer))
+        elif isinstance(node, SBlock):
             allocated.extend(node.alloc_buffers)
             opaque.update(identity(match.source.source) for match in node.match_buffers)
         elif isinstance(node, tirx.AllocBuffer):
@@ -163,6 +176,8 @@ class Widening:
 
     def mutated(self, node: Any, mutator: Any) -> Any:
         """The part that a statement is made of: an expression, or a buffer, or a part of one."""
+        if _is_of_vectors(node):
+            return node
         if isinstance(node, tvm.ir.TensorRegion):
             ranges = [mutator.mutate(each) for each in node.region]
             return tvm.ir.TensorRegion(mutator.mutate(node.source), ranges, node.ty)
@@ -172,6 +187,8 @@ class Widening:
 
     def store(self, store: Any, _: Any) -> Any:
         """A store of the same element, rounded if its buffer is narrow."""
+        if _is_of_vectors(store):
+            return store
         buffer = self.buffers.get(identity(store.buffer), store.buffer)
         indices = [self.expression(index) for index in store.indices]
         value = store.value
@@ -197,7 +214,7 @@ class Widening:
 
     def bind(self, bind: Any, _: Any) -> Any:
         """A statement that binds the same value, wide."""
-        if not isinstance(bind.value.ty, tvm.ir.PrimType):
+        if not isinstance(bind.value.ty, tvm.ir.PrimType) or _is_of_vectors(bind):
             return bind
         value = unrolled(self._wide(bind.value, bound=True))
         return tirx.Bind(self._variable(bind.var), value)
@@ -306,6 +323,11 @@ class Widening:
         if self._is_narrow(node):
             return _of_bits(tirx.reinterpret("uint16", source), self.narrow)
         return tirx.reinterpret(str(node.ty), source)
+
+
+def _is_of_vectors(node: Any) -> bool:
+    """Whether a statement or an expression is written in vectors, as some schedules write them."""
+    return bool(nodes_in(node, (tirx.Ramp, tirx.Broadcast, tirx.Shuffle)))
 
 
 def _is_element(node: Expr) -> bool:

@@ -25,6 +25,6 @@ DEFECT = Defect(
     expected="1, the nearest bfloat16.",
     worked_around_in=(
         "graphgrad.fallback.lowering.wide_floats",
-        "graphgrad.lower.kernels.rounded_comparisons",
+        "graphgrad.lower.kernels.wide_bfloat16",
     ),
 )

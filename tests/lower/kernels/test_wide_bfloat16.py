@@ -6,7 +6,7 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.lower.cpu.nan import vectorize_nan_tests
-from graphgrad.lower.kernels.rounded_comparisons import round_compared
+from graphgrad.lower.kernels.wide_bfloat16 import widen_arithmetic
 from tests.lower.kernel_programs import run, tensor
 
 LENGTH = 1 << 16
@@ -28,7 +28,7 @@ def compared(compare, dtype="bfloat16"):
 
 
 def as_lowered(func):
-    return vectorize_nan_tests(round_compared(func))
+    return vectorize_nan_tests(widen_arithmetic(func))
 
 
 def test_a_value_is_equal_to_itself_as_it_was_stored():
@@ -64,7 +64,7 @@ def test_stored_numbers_and_other_floats_are_compared_as_they_are():
     inputs, outputs = compared(lambda a, b: a < b, "float32")
     for tensors in ([x, y, larger], [*inputs, *outputs]):
         func = te.create_prim_func(tensors)
-        assert round_compared(func).same_as(func)
+        assert widen_arithmetic(func).same_as(func)
 
 
 def test_what_is_chosen_by_a_comparison_is_stored():
