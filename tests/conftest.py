@@ -10,6 +10,7 @@ import pytest
 
 from tests.forks import forks
 from tests.groups import ByGroup, is_long
+from tests.optimization import optimization_of
 from tests.smoke import is_smoke, is_smoke_file
 
 # Tests look at what lowering does, and may replace parts of it; those of the cache turn it on.
@@ -73,6 +74,13 @@ def pytest_collection_modifyitems(items):
         if is_smoke(item.path.relative_to(TESTS).as_posix(), item.name):
             item.add_marker("smoke")
     items.sort(key=lambda item: not is_long(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Run a test, and the fixtures that it is the first to need, with the optimization it needs."""
+    with optimization_of(item.path.relative_to(TESTS).as_posix()):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

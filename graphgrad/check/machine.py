@@ -11,10 +11,18 @@ from tvm import relax
 
 from ..errors import ModelError
 from ..ir.arrays import to_tensor
+from ..ir.kernel_calls import bytes_of
 from ..ir.tensor import is_float
 from ..lower.pipeline import TargetLike
 from ..lower.pipeline import compile as compile_module
 from .compare import Arrays
+
+UNOPTIMIZED: TargetLike = {"kind": "llvm", "opt-level": 0}
+"""This host, without LLVM's optimization: of small tensors that takes longer than all runs."""
+
+_MOST_BYTES = 160_000
+"""The size of all values of a program up to which it is not optimized: a product of matrices of
+this size takes a few milliseconds then, and a kernel is compiled in half of the time."""
 
 
 class UncompilableError(ModelError):
@@ -27,15 +35,18 @@ class Machine:
     Parameters
     ----------
     mod : IRModule
-    target : str, dict or Target
-        As `graphgrad.target` takes it: this host.
+    target : str, dict or Target, optional
+        As `graphgrad.target` takes it. If not given: this host, and a module of small tensors is
+        not optimized.
 
     Raises
     ------
     UncompilableError
     """
 
-    def __init__(self, mod: tvm.IRModule, target: TargetLike = "llvm"):
+    def __init__(self, mod: tvm.IRModule, target: TargetLike | None = None):
+        if target is None:
+            target = UNOPTIMIZED if _is_small(mod) else "llvm"
         try:
             executable = compile_module(mod, target)
         except Exception as error:  # lowering refuses in many ways
@@ -58,6 +69,18 @@ class Machine:
     def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
         """The gradients of a function for given cotangents of its float results."""
         return flat(self._vm[f"{name}_vjp"](*map(to_tensor, [*inputs, *cotangents]))[1])
+
+
+def _is_small(mod: tvm.IRModule) -> bool:
+    """Whether the tensors of all functions are of constant shapes, and small together."""
+    values = [
+        var
+        for function in mod.functions.values()
+        if isinstance(function, relax.Function)
+        for var in relax.analysis.all_vars(function)
+    ]
+    sizes = [bytes_of(var.ty) for var in values if not isinstance(var.ty, relax.ShapeType)]
+    return None not in sizes and sum(filter(None, sizes)) <= _MOST_BYTES
 
 
 def flat(value: Any) -> list[np.ndarray]:

@@ -19,11 +19,8 @@ from ..ops.define import call_op
 from ..registry.rule import Rule
 from ..registry.sample import Sample, Static, TensorArgument
 from .compare import DEFAULT, Arrays, InputCheck, Tolerances
-from .machine import Machine
+from .machine import UNOPTIMIZED, Machine
 from .point import check_orders
-
-_TARGET = {"kind": "llvm", "opt-level": 0}
-"""This host. Samples are small: LLVM's optimization would take longer than all of their runs."""
 
 _SYMBOLIC_EXTENT = 3
 """The extent that a symbolic dimension of a sample gets when it runs."""
@@ -63,7 +60,7 @@ class RuleChecker:
             mod = vjp(mod, f"case{index}", rules=rules)
             if order == 2 and sample.second_order:
                 mod = vjp(mod, f"case{index}_vjp", rules=rules)
-        self._machine = Machine(mod, _TARGET)
+        self._machine = Machine(mod, UNOPTIMIZED)
 
     def check(self, index: int, seed: int = 0) -> list[InputCheck]:
         """Check one case to the order that was asked for.

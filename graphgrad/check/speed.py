@@ -94,7 +94,7 @@ def measure_speed(
             program = replace(inline_calls(mod, name), name=new_name, rules=rules)
             wrt = [program.params[position] for position in positions]
             compiled = vjp_of_program(program, wrt, mod=compiled)
-        machine = Machine(compiled)
+        machine = Machine(compiled, "llvm")
     except (MissingGradientError, LoweringError, UncompilableError):
         return None
     cotangents = machine.run(name, arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import tvm
@@ -176,7 +177,7 @@ class Lowering:
         """Which maps a schedule will inline."""
         return cpu.may_repeat
 
-    @property
+    @cached_property
     def processor(self) -> Processor:
         """The vector registers of the target's processor."""
         return processor_of(self.target)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..ir.kernel_structure import static
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, map_functions, map_kernels
-from ..ir.visits import nodes_in
+from ..ir.visits import nodes_in, replace_nodes
 from .alias import Aliases, Module
 from .kernel_arguments import KernelCall, alignments, bound, kernel_calls, name_of, tensors_of
 from .regions import Source
@@ -110,10 +110,34 @@ def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module of lowered kernels, without the checks of those marked as `CHECKED`."""
-    checked_kernels = {v: f for v, f in mod.functions.items() if (f.attrs or {}).get(CHECKED)}
-    skipping = tirx.transform.SkipAssert()(tvm.IRModule(checked_kernels))
-    return map_kernels(mod, lambda v, func: skipping[v] if v in checked_kernels else func)
+    """A module of lowered kernels, without checks that TVM has added and that are not needed.
+
+    Those marked as `CHECKED` have none. Kernels that look at arguments keep what they were written
+    for; but that they are given tensors at all, the virtual machine has found before.
+    """
+
+    def skipped(_: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        attributes = kernel.attrs or {}
+        if attributes.get(CHECKED):
+            return _without_asserts(kernel, lambda statement: True)
+        if attributes.get(CHECK):
+            return _without_asserts(
+                kernel, lambda statement: statement.error_kind.value == "TypeError"
+            )
+        return kernel
+
+    return map_kernels(mod, skipped)
+
+
+def _without_asserts(
+    kernel: tirx.PrimFunc, is_skipped: Callable[[tirx.AssertStmt], bool]
+) -> tirx.PrimFunc:
+    """A kernel without some of its assertions."""
+
+    def kept(statement: tirx.AssertStmt) -> tirx.Stmt:
+        return tirx.Evaluate(0) if is_skipped(statement) else statement
+
+    return kernel.with_body(replace_nodes(kernel.body, tirx.AssertStmt, kept))
 
 
 class _Function:

@@ -8,7 +8,8 @@ from tvm import relax, te
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.check.machine import Machine
+from graphgrad.check import machine
+from graphgrad.check.machine import UNOPTIMIZED, Machine
 from graphgrad.ops.define import call_op, define_op
 from graphgrad.registry import sample, unregister
 from tests import unknown_ops
@@ -551,3 +552,20 @@ def test_a_rule_that_fails_in_the_dtypes_of_the_function(user_rule):
     gg.check_grads(chain(op.exp, dtype=F64))
     with pytest.raises(gg.RuleError, match=r"test_gradients\.py:\d+: the rule for relax\.exp"):
         gg.check_grads(chain(op.exp))
+
+
+@pytest.mark.parametrize(
+    ("extent", "target"), [(8, UNOPTIMIZED), (100, "llvm"), ("n", "llvm")], ids=str
+)
+def test_small_tensors_alone_are_not_optimized(monkeypatch, extent, target):
+    targets = []
+
+    def compile_module(mod, chosen):
+        targets.append(chosen)
+        return gg.compile(mod, chosen)
+
+    monkeypatch.setattr(machine, "compile_module", compile_module)
+    extent = tvm.tirx.Var("n", "int64") if extent == "n" else extent
+    tanh = function(lambda builder, x: builder.emit(relax.op.tanh(x)), ((extent, 100), F64))
+    assert Machine(tanh).run("main", [np.zeros((8 if target == UNOPTIMIZED else 100, 100))])
+    assert targets == [target]

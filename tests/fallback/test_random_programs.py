@@ -57,10 +57,14 @@ def test_compiled_gradients_are_the_interpreted_ones(first):
 
 
 @pytest.mark.parametrize(
-    "first", [30_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (30_020, 30_040))]
+    "first", [30_040, *(pytest.param(n, marks=pytest.mark.slow) for n in (30_000, 30_020))]
 )
 def test_scheduled_gradients_are_the_interpreted_ones(first):
-    """Every stage in vectors and threads, however small it is."""
+    """Every stage in vectors and threads, however small it is.
+
+    Among those that are slow, 30_011 and 30_039 keep TVM's `CompactBufferAllocation` busy for up to
+    two minutes.
+    """
     counted = outcomes(fuzz.check_scheduled, range(first, first + 20))
     assert counted == {fuzz.EQUAL: 20}
 

@@ -21,6 +21,7 @@ from tvm.support import cc
 
 from ...errors import LoweringError
 from ...runtime.files import free_space, replace_file
+from ...runtime.loading import load_library
 from ...runtime.threads import threads
 from .thread_pool import map_in_threads
 
@@ -31,6 +32,8 @@ except ImportError:  # Windows
 
 _FORMATS = (".tar", ".wasm")
 """Suffixes of exports that are something else than a shared library for this host."""
+
+_SUFFIX = ".dll" if os.name == "nt" else ".so"
 
 _MAX_OBJECT_BYTES = 1 << 30
 """More than any object has: a limit on the sizes of files that is higher does not matter."""
@@ -60,6 +63,29 @@ class LinkedExecutable(VMExecutable):
             return super().export_library(os.fspath(file_name), **options)
         replace_file(Path(file_name), linked_library(self.mod))
         return None
+
+
+class UnoptimizedExecutable(LinkedExecutable):
+    """An executable that is not to be optimized: it runs as a library that is linked and loaded.
+
+    What TVM makes of an executable in memory is optimized machine code, whatever the target says.
+    That takes four times as long as the machine code of a library.
+    """
+
+    def __init__(self, mod: tvm.runtime.Module):
+        super().__init__(mod)
+        self._loaded: tvm.runtime.Module | None = None
+
+    def jit(self, **options: Any) -> tvm.runtime.Module:
+        """The module to run, as ``tvm.runtime.Executable.jit`` does."""
+        if options or cc.get_cc() is None or not is_linkable(self.mod):
+            return super().jit(**options)
+        if self._loaded is None:
+            try:
+                self._loaded = loaded_library(linked_library(self.mod))
+            except LoweringError:  # there are other ways
+                self._loaded = None
+        return self._loaded or super().jit()
 
 
 def is_special(file_name: str | os.PathLike[str]) -> bool:
@@ -110,6 +136,21 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
             f"{free_space(Path(tempfile.gettempdir()))}, the folder of temporary files, which the "
             "environment variable TMPDIR names"
         ) from error
+
+
+def loaded_library(library: bytes) -> tvm.runtime.Module | None:
+    """A library loaded into this process; None if it does not load here.
+
+    It is loaded from a file of its own, which nobody else can replace meanwhile. Two modules loaded
+    from one file would share variables, and the one that lives longer would use the other's.
+    """
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / f"library{_SUFFIX}"
+            path.write_bytes(library)
+            return load_library(path)
+    except (RuntimeError, OSError):
+        return None
 
 
 def _machine_code(module: tvm.runtime.Module) -> bytes:

@@ -25,7 +25,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ...ir.visits import nodes_in
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
-from .library import LinkedExecutable
+from .library import LinkedExecutable, UnoptimizedExecutable
 from .ramps import add_ramps
 from .thread_pool import map_in_threads
 
@@ -43,6 +43,9 @@ _MIN_PIECE_STATEMENTS = 500
 
 _KERNEL_OVERHEAD_STATEMENTS = 25
 """The fixed cost of a kernel, in statements: the code that reads its arguments."""
+
+_DEFAULT_OPT_LEVEL = 2
+"""That of TVM's targets that name none."""
 
 
 class Piece(NamedTuple):
@@ -83,6 +86,13 @@ def compile_kernels(
     Exception
         Whatever TVM raises about a kernel: that of the first piece that fails.
     """
+    executable = _compiled(mod, target, early)
+    is_optimized = int(target.attrs.get("opt-level", _DEFAULT_OPT_LEVEL)) > 0
+    return executable if is_optimized else UnoptimizedExecutable(executable.mod)
+
+
+def _compiled(mod: tvm.IRModule, target: tvm.target.Target, early: TakeEarly | None) -> Any:
+    """The executable of a module, in one piece or in several."""
     kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     piece_limit = _count(mod, kernels, int(target.attrs.get("num-cores", 1)))
     if piece_limit < 2:

@@ -42,8 +42,9 @@ def test_dequantize(case, dtype):
     }
     proto = node_model("DequantizeLinear", inputs, types={"y": FLOAT}, **attributes)
     assert_like_onnxruntime(proto, inputs)
-    result = gg.check_grads(gg.from_onnx(proto), {n: a for n, a in inputs.items() if a is not None})
-    assert result.precision == "float64"
+    if dtype == "int8" or case == "axis":  # each scale, and each dtype
+        given = {name: array for name, array in inputs.items() if array is not None}
+        assert gg.check_grads(gg.from_onnx(proto), given).precision == "float64"
 
 
 @by_scale

@@ -12,7 +12,11 @@ from tvm.support import cc
 
 from graphgrad.errors import LoweringError
 from graphgrad.lower.codegen import parallel as parallel_compile
-from graphgrad.lower.codegen.library import is_linkable, linked_library
+from graphgrad.lower.codegen.library import (
+    UnoptimizedExecutable,
+    is_linkable,
+    linked_library,
+)
 from graphgrad.runtime.loading import load_library
 from tests.lower.codegen.test_parallel import compile_kernels, for_cores, lowered, results
 
@@ -27,6 +31,19 @@ def test_a_library_computes_what_the_modules_do(count, tmp_path, monkeypatch):
     loaded = tvm.runtime.load_module(str(path))
     for ours, expected in zip(results(loaded), results(executable), strict=True):
         np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("compiler", [None, "false"], ids=["none", "fails"])
+def test_what_is_not_optimized_is_linked_where_that_is_possible(compiler, monkeypatch):
+    target = tvm.target.Target({**for_cores(1).export(), "opt-level": 0})
+    linked, other = (compile_kernels(lowered(1), target) for _ in range(2))
+    assert isinstance(linked, UnoptimizedExecutable)
+    assert not isinstance(compile_kernels(lowered(1), for_cores(1)), UnoptimizedExecutable)
+    expected = results(linked)
+    assert linked.jit().same_as(linked.jit()) and not linked.jit().same_as(linked.mod)
+    monkeypatch.setattr(cc, "get_cc", lambda: compiler)
+    for ours, theirs in zip(results(other), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_a_compiler_that_fails(monkeypatch):

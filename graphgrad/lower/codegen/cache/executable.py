@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,12 +19,9 @@ from tvm.support import cc
 
 from ....errors import LoweringError
 from ....runtime.files import replace_file
-from ....runtime.loading import load_library
-from ..library import is_linkable, is_special, linked_library
+from ..library import is_linkable, is_special, linked_library, loaded_library
 from .key import program_key
 from .store import SWITCH, chosen_store, warn_once
-
-_SUFFIX = ".dll" if os.name == "nt" else ".so"
 
 _LENGTH_BYTES = 8
 """Bytes of the number, at the beginning of an entry, that is the length of the facts."""
@@ -150,7 +146,7 @@ class KeptExecutable(VMExecutable):
         library = None if options else self._kept()
         if library is None:
             return self._made.jit(**options)
-        loaded = _load(library)
+        loaded = loaded_library(library)
         if loaded is None:
             warn_once(
                 f"a program that the C compiler {cc.get_cc()} has linked does not load, and its "
@@ -189,7 +185,7 @@ def _unpack_entry(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
     """The library in an entry, loaded, and the facts; None if it does not load here."""
     end = _LENGTH_BYTES + int.from_bytes(entry[:_LENGTH_BYTES], "big")
     library = entry[end:]
-    loaded = _load(library)
+    loaded = loaded_library(library)
     return None if loaded is None else (library, loaded, json.loads(entry[_LENGTH_BYTES:end]))
 
 
@@ -209,19 +205,4 @@ def _link(made: VMExecutable) -> bytes | None:
             f"compiled programs are not kept for the next process, because {error}",
             subject="linking",
         )
-        return None
-
-
-def _load(library: bytes) -> tvm.runtime.Module | None:
-    """A library loaded into this process; None if it does not load here.
-
-    It is loaded from a file of its own, which nobody else can replace meanwhile. Two modules loaded
-    from one file would share variables, and the one that lives longer would use the other's.
-    """
-    try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / f"program{_SUFFIX}"
-            path.write_bytes(library)
-            return load_library(path)
-    except (RuntimeError, OSError):
         return None

@@ -13,7 +13,7 @@ from tvm.support import cc
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower import pipeline
-from graphgrad.lower.codegen import cache
+from graphgrad.lower.codegen import cache, library
 from graphgrad.lower.codegen.cache import executable, key, store
 from graphgrad.lower.codegen.cache.executable import KeptExecutable, LibraryExecutable
 from tests.forks import CAN_FORK
@@ -245,7 +245,7 @@ def no_space(*_, **__):
 def test_without_space_for_temporary_files_entries_are_made_again(monkeypatch):
     expected = result(gg.compile(program()))
     with monkeypatch.context() as full:
-        full.setattr(executable.tempfile, "TemporaryDirectory", no_space)
+        full.setattr(library.tempfile, "TemporaryDirectory", no_space)
         again = gg.compile(program())
     assert isinstance(again, KeptExecutable)
     np.testing.assert_array_equal(result(again), expected)
@@ -257,9 +257,9 @@ def test_a_library_that_does_not_load_is_made_in_memory(monkeypatch, loads):
     compiled = gg.compile(program(3.0))
     compiled._kept()
     if loads is no_space:
-        monkeypatch.setattr(executable.tempfile, "TemporaryDirectory", no_space)
+        monkeypatch.setattr(library.tempfile, "TemporaryDirectory", no_space)
     else:
-        monkeypatch.setattr(executable, "_load", loads)
+        monkeypatch.setattr(executable, "loaded_library", loads)
     with pytest.warns(UserWarning, match="has linked does not load") as said:
         first, second = result(compiled), result(compiled)
     assert len(said) == 1
