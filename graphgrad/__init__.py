@@ -38,6 +38,7 @@ from .memory.sharing import shares_memory
 from .ops.call_te import call_te
 from .ops.copy import copy
 from .ops.scan import scan
+from .precision import Precision
 from .profile.profile import profile
 from .registry.rule import nondifferentiable, register_gradient
 from .report.coverage import coverage
@@ -63,6 +64,7 @@ __all__ = [
     "NotDifferentiableError",
     "OutOfMemoryError",
     "OutputError",
+    "Precision",
     "RuleError",
     "TargetError",
     "call_te",

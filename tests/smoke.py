@@ -73,6 +73,7 @@ ops/test_conv.py
 ops/test_copy.py
 ops/test_pool.py
 profile/test_terms.py
+precision/test_mixed.py::follow
 profile/test_text.py
 registry/test_reduce.py
 registry/test_rule.py

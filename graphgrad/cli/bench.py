@@ -11,6 +11,7 @@ from ..profile.profile import profile
 from ..profile.text import check_figure_path, timing_text, write_profile_figure
 from ..report.table import show
 from ..train.step import train_step
+from .job import chosen_precision
 from .sample_batch import sample_batch
 
 DEFAULT_BATCH = 8
@@ -25,7 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_figure_path(arguments.figure)
     model = from_onnx(arguments.model, constants=arguments.constants or ())
     step = train_step(
-        model, arguments.loss, target=arguments.target, seed=arguments.seed, rules=arguments.rules
+        model,
+        arguments.loss,
+        target=arguments.target,
+        precision=chosen_precision(arguments.precision, arguments.full_precision),
+        seed=arguments.seed,
+        rules=arguments.rules,
     )
     inputs, targets = sample_batch(model, arguments)
     step_profile = profile(step, inputs, targets, steps=arguments.steps)

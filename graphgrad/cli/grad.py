@@ -9,15 +9,19 @@ from ..files import write_file
 from ..frontend.mode import specialize
 from ..frontend.model import Model
 from ..frontend.onnx_import import from_onnx
+from ..precision.transform import MixedPrecision
 from ..report.coverage import Coverage, coverage
+from .job import chosen_precision
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Differentiate a model, write the result as text and return the exit code."""
     model = from_onnx(arguments.model, constants=arguments.constants or ())
     wrt = arguments.wrt or model.trainable()
-    module = vjp(specialize(model, training=None), wrt=wrt, rules=arguments.rules)
-    result = coverage(model, wrt=wrt, rules=arguments.rules)
+    precision = chosen_precision(arguments.precision, arguments.full_precision)
+    mixed = MixedPrecision(precision, weights=model.weights)(specialize(model, training=None))
+    module = vjp(mixed, wrt=wrt, rules=arguments.rules)
+    result = coverage(model, wrt=wrt, rules=arguments.rules, precision=precision)
     text = _header(arguments.model, model, wrt, result) + module.script() + "\n"
     if arguments.out is not None:
         write_file(arguments.out, text.encode())

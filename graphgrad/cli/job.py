@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import ArgumentError, CheckpointError, InputError
 from ..frontend.model import Model
 from ..frontend.onnx_import import from_onnx
+from ..precision.choice import FULL, Precision
 from ..train.data import Dataset, TargetKind, batch_count, batches, digits, load_npz
 from ..train.loss import LOSSES
 from ..train.run import Plan, bound
@@ -43,6 +44,8 @@ class Settings:
     seed: int = 0
     target: str = "llvm"
     rules: str = "auto"
+    precision: str = "float32"
+    full_precision: list[str] = field(default_factory=list)
     compare_frozen: bool = False
 
 
@@ -68,6 +71,7 @@ class Job:
             accumulate=settings.accumulate,
             seed=settings.seed,
             rules=settings.rules,
+            precision=chosen_precision(settings.precision, settings.full_precision),
         )
 
     def wrt(self, model: Model) -> list[str]:
@@ -220,6 +224,17 @@ def matching(model: Model, option: str, patterns: Sequence[str]) -> list[str]:
             )
         names.update(dict.fromkeys(matched))
     return list(names)
+
+
+def chosen_precision(dtype: str, full_precision: Sequence[str] | None) -> Precision:
+    """The precision that the options say: a dtype, and the nodes that stay float32.
+
+    Raises
+    ------
+    ArgumentError
+        Nodes are named with a dtype that has no exceptions.
+    """
+    return Precision(dtype, dict.fromkeys(full_precision or (), FULL))
 
 
 def _freeze_convolutions(model: Model) -> Model:

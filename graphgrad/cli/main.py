@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from .. import __version__
 from ..errors import GraphGradError
 from ..ir.inline import RULES
+from ..precision.choice import FULL, PRECISIONS
 from ..report.stream import Stream, discard
 from ..train.loss import LOSSES
 from . import bench as cli_bench
@@ -281,6 +282,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help="train a twin whose convolutions do not train, and tell both results",
     )
     _add_constants(command)
+    _add_precision(command, default=None)
     _add_rules(command, default=None)
 
 
@@ -297,6 +299,7 @@ def _add_grad(commands: argparse._SubParsersAction) -> None:
         help="input or weight to differentiate with respect to; repeatable; default: all weights",
     )
     _add_constants(command)
+    _add_precision(command)
     _add_rules(command)
 
 
@@ -307,6 +310,7 @@ def _add_coverage(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=cli_coverage.run)
     command.add_argument("model", metavar="MODEL", help="ONNX file")
     _add_constants(command)
+    _add_precision(command)
     _add_rules(command)
 
 
@@ -335,6 +339,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     add("--figure", metavar="FILE", help="draw the profile, as .svg or .png (needs matplotlib)")
     _add_sample_step(command)
     _add_constants(command)
+    _add_precision(command)
     _add_rules(command)
 
 
@@ -355,6 +360,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
     for option, effect in (("--wrt", "trains"), ("--freeze", "does not train")):
         add(option, action="append", metavar="NAME", help=f"weight that {effect}, as of train")
     _add_constants(command)
+    _add_precision(command)
     _add_rules(command)
 
 
@@ -403,6 +409,23 @@ def _add_constants(command: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="value of the file that is no weight, or a pattern such as '*.mask'; repeatable",
+    )
+
+
+def _add_precision(command: argparse.ArgumentParser, default: str | None = FULL) -> None:
+    """Add the arguments ``--precision`` and ``--full-precision`` to a command."""
+    command.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=default,
+        help="in which convolutions, matrix products and what follows them compute; weights and "
+        f"sums stay float32; default: {FULL}",
+    )
+    command.add_argument(
+        "--full-precision",
+        action="append",
+        metavar="NODE",
+        help=f"ONNX node that computes in {FULL} in spite of --precision; repeatable",
     )
 
 

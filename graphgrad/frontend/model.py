@@ -108,6 +108,14 @@ class Model:
         """The names of the parameters that train by default: neither frozen nor constants."""
         return [name for name in self.params if name not in self.frozen | self.constants]
 
+    @property
+    def weights(self) -> set[str]:
+        """The names of the parameters and statistics that mixed precision may round.
+
+        Constants, such as masks, are none of them: a mask may be the least float32.
+        """
+        return {*self.params, *self.state} - self.constants
+
     def freeze(self, *names: str) -> Model:
         """The same model with more parameters that never train.
 

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.calls import calls_op
 from ..ir.program import Program, variables_in
 from ..ir.tensor import type_shape
 from . import orders
@@ -67,13 +68,18 @@ def storage_of(program: Program) -> dict[str, Order]:
     """The order of each parameter that a program reads only as weights of convolutions.
 
     Other parameters are left out. They are used otherwise too, or not at all, so they are stored as
-    the model has them, and converted where a convolution reads them.
+    the model has them, and converted where a convolution reads them. Weights in another dtype, as
+    convolutions of mixed precision read them, count as the parameter.
     """
     if not is_convertible(program):
         return {}
     # The orders in which each variable is read; None stands for a use other than as weights.
     orders_of_uses: dict[Any, set[Order | None]] = {param: set() for param in program.params}
-    for _, value in program.bindings:
+    for bound, value in program.bindings:
+        if calls_op(value, "relax.astype") and value.args[0] in orders_of_uses:
+            # One set of uses for both variables.
+            orders_of_uses[bound] = orders_of_uses[value.args[0]]
+            continue
         order = order_of_weights(value)
         other_operands = value if order is None else relax.Tuple([value.args[0], *value.args[2:]])
         for var in variables_in(other_operands):

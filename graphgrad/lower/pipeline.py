@@ -40,6 +40,7 @@ from .cpu.small_tanh import expand_small_tanh
 from .cpu.stack import keep_on_stack
 from .cpu.tuning import Processor, processor_of
 from .cpu.vector_math import vectorize_math
+from .cpu.wide_factors import widen_factors
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
@@ -61,6 +62,7 @@ from .graph.permuted_products import fold_permutations
 from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
 from .kernels.inline_maps import MayRepeat
+from .kernels.wide_bfloat16 import widen_arithmetic
 from .kernels.zero_based_loops import start_loops_at_zero
 from .target import is_generic, parse
 from .target import target as resolve
@@ -97,11 +99,13 @@ PASSES: list[Entry] = [
     fuse_accumulation,
     When("copies_overlaps", [copy_overlaps]),
     mark_flat_maps,
+    widen_factors,
     cpu.schedule_loops,
     cuda.schedule_threads,
     start_loops_at_zero,
     write_exact_divisions,
     guard_reads,
+    widen_arithmetic,
     vectorize_nan_tests,
     lower_functions,
     keep_on_stack,

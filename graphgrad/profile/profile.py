@@ -20,6 +20,7 @@ from rich.console import Group
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..ir.tensor import is_float
 from ..report.graph import Subject
 from ..report.table import plain
 from ..train.inputs import Inputs
@@ -32,6 +33,9 @@ from .text import profile_tables
 UNKNOWN = "unknown"
 
 _BUILTIN = "vm.builtin."
+
+_Class = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+"""Phase, op class, gradients and dtypes of kernels."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class KernelTime:
         Its number in the memory timeline; None if it is not in it.
     bytes : int
         The sizes of the tensors that it is called with, each memory once: what it moves at least.
+    dtypes : tuple of str
+        Those of the floats among these tensors: several where it reads one and writes another.
     """
 
     kernel: str
@@ -69,16 +75,17 @@ class KernelTime:
     gradients: tuple[str, ...]
     call: int | None
     bytes: int
+    dtypes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClassTime:
-    """The time of all kernel calls of a step that have the same class, phase and gradients.
+    """The time of all kernel calls of a step that have the same class, phase, gradients and dtypes.
 
     Attributes
     ----------
     phase, op_class : str
-    gradients : tuple of str
+    gradients, dtypes : tuple of str
         As of `KernelTime`.
     calls : int
     seconds : float
@@ -89,6 +96,7 @@ class ClassTime:
     phase: str
     op_class: str
     gradients: tuple[str, ...]
+    dtypes: tuple[str, ...]
     calls: int
     seconds: float
     bytes: int
@@ -131,11 +139,10 @@ class Profile:
     @property
     def classes(self) -> list[ClassTime]:
         """The kernels by class, those that take most time first."""
-        kernels_of_class: dict[tuple[str, str, tuple[str, ...]], list[KernelTime]] = defaultdict(
-            list
-        )
+        kernels_of_class: dict[_Class, list[KernelTime]] = defaultdict(list)
         for kernel in self.kernels:
-            kernels_of_class[kernel.phase, kernel.op_class, kernel.gradients].append(kernel)
+            key = kernel.phase, kernel.op_class, kernel.gradients, kernel.dtypes
+            kernels_of_class[key].append(kernel)
         classes = [
             ClassTime(
                 *key,
@@ -288,11 +295,12 @@ def _seconds(step: TrainStep, inputs: Inputs, targets: Any) -> float:
 
 
 class Called(NamedTuple):
-    """A function that the virtual machine called in a step, and the bytes that it was given."""
+    """A function that the virtual machine called in a step, and what it was given."""
 
     name: str
     seconds: float
     bytes: int
+    dtypes: tuple[str, ...]
 
 
 Run = list[Called]
@@ -347,7 +355,7 @@ class _Watch:
             self._start = time.perf_counter()
         else:
             seconds = time.perf_counter() - self._start
-            self._run.append(Called(name, seconds, _bytes(name, arguments)))
+            self._run.append(Called(name, seconds, _bytes(name, arguments), _dtypes(arguments)))
         return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
 
     def profile(
@@ -414,6 +422,12 @@ def _bytes(name: str, arguments: Sequence[Any]) -> int:
     return sum(sizes.values())
 
 
+def _dtypes(arguments: Sequence[Any]) -> tuple[str, ...]:
+    """The dtypes of the float tensors among arguments, by name."""
+    tensors = [argument for argument in arguments if isinstance(argument, tvm.runtime.Tensor)]
+    return tuple(sorted({str(x.dtype) for x in tensors if is_float(str(x.dtype))}))
+
+
 def _is_machine(name: str, checks: frozenset[str]) -> bool:
     """Whether a function does nothing of the program; `own` are checks of arguments."""
     return name.startswith(_BUILTIN) or name in checks
@@ -435,9 +449,9 @@ def _kernel_times(
 
 def _described(called: Called, origins: Sequence[Origin], call: int | None) -> KernelTime:
     """A called function with what its origins say of it; without origins it is unknown."""
-    name, seconds, size = called
+    name, seconds, size, dtypes = called
     if not origins:
-        return KernelTime(name, seconds, UNKNOWN, UNKNOWN, (), (), call, size)
+        return KernelTime(name, seconds, UNKNOWN, UNKNOWN, (), (), call, size, dtypes)
     provenances = [origin.provenance for origin in origins]
     return KernelTime(
         name,
@@ -448,6 +462,7 @@ def _described(called: Called, origins: Sequence[Origin], call: int | None) -> K
         tuple(sorted({p.origin for p in provenances if p.origin and not p.primal})),
         call,
         size,
+        dtypes,
     )
 
 

@@ -165,6 +165,7 @@ def _classes(profile: Profile) -> list[RenderableType]:
             class_time.phase,
             _short(class_time.op_class),
             ", ".join(class_time.gradients),
+            ", ".join(class_time.dtypes),
             str(class_time.calls),
             f"{1e3 * class_time.seconds:.3f}",
             f"{100 * class_time.seconds / total:.1f} %",
@@ -173,8 +174,8 @@ def _classes(profile: Profile) -> list[RenderableType]:
         ]
         for class_time in classes[:_CLASSES_SHOWN]
     ]
-    header = ["phase", "op class", "gradient", "calls", "ms", "share", "GB/s", ""]
-    return [table(header, rows, right=[3, 4, 5, 6]), *_rest(len(classes) - len(rows), "class(es)")]
+    header = ["phase", "op class", "gradient", "floats", "calls", "ms", "share", "GB/s", ""]
+    return [table(header, rows, right=[4, 5, 6, 7]), *_rest(len(classes) - len(rows), "class(es)")]
 
 
 def _kernels(profile: Profile) -> Table:

@@ -77,4 +77,5 @@ def _facts(kernel: KernelTime) -> dict[str, Any]:
         "nodes": ", ".join(kernel.nodes),
         "gradients": ", ".join(kernel.gradients),
         "bytes": kernel.bytes,
+        "floats": ", ".join(kernel.dtypes),
     }

@@ -26,12 +26,18 @@ from ..autodiff.activity import (
 from ..errors import ArgumentError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
+from ..ir.calls import result_types
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import is_float
+from ..precision.choice import Precision, precision_of
+from ..precision.mixed import mix_precision
 from .table import plain, table
 
 Provenance = Literal["hand", "derived", "user", "nondifferentiable", "missing", "not needed"]
+
+_Occurrences = dict[tuple[Provenance, str, str], list[str]]
+"""Locations by provenance, op and precision."""
 
 _PLACES_SHOWN = 3
 
@@ -56,6 +62,8 @@ class Row:
         Why it is missing or not needed.
     where : list of str
         Names of the ONNX nodes, or of the values where there is no node.
+    precision : str
+        The dtype of the floats that it computes; empty where it computes none.
     """
 
     op: str
@@ -63,6 +71,7 @@ class Row:
     provenance: Provenance
     reason: str
     where: list[str]
+    precision: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,14 +113,26 @@ class Coverage:
         }
 
     def __rich__(self) -> Group:
-        return Group(_table([*self.rows, *self.off_path]), self.summary())
+        return Group(self._table([*self.rows, *self.off_path]), self.summary())
 
     def __str__(self) -> str:
         return plain(self)
 
     def table(self) -> str:
         """The ops that need a gradient as text, a line for each."""
-        return plain(_table(self.rows))
+        return plain(self._table(self.rows))
+
+    def _table(self, rows: Sequence[Row]) -> Table:
+        """Rows as a table, with their precision where there are several."""
+        is_mixed = len({row.precision for row in (*self.rows, *self.off_path)} - {""}) > 1
+        header = ["op", "count", "precision", "gradient", "where"]
+        lines = [
+            [row.op, str(row.count), row.precision, row.provenance, _where_text(row)]
+            for row in rows
+        ]
+        if not is_mixed:
+            header, *lines = ([*cells[:2], *cells[3:]] for cells in (header, *lines))
+        return table(header, lines, right=[1])
 
     def summary(self) -> str:
         """The line below the table: what is missing."""
@@ -126,6 +147,7 @@ def coverage(
     func: str = "main",
     wrt: Sequence[str] | None = None,
     rules: str = "auto",
+    precision: str | Precision = "float32",
 ) -> Coverage:
     """Say which ops of a model have which gradient.
 
@@ -142,12 +164,15 @@ def coverage(
         What is differentiated, by name; default: every float input and parameter that trains.
     rules : "auto" or "derived"
         As of `graphgrad.vjp`.
+    precision : str or Precision
+        In which the model computes, as of `train_step`. Casts between two precisions are ops, too.
 
     Returns
     -------
     Coverage
-        A table of op, count, provenance (``hand``, ``derived``, ``user``, ``nondifferentiable`` or
-        ``missing``), and the ONNX nodes; ``str`` shows it, ``.to_json()`` gives it to programs.
+        A table of op, count, precision (where there are several), provenance (``hand``,
+        ``derived``, ``user``, ``nondifferentiable`` or ``missing``), and the ONNX nodes; ``str``
+        shows it, ``.to_json()`` gives it to programs.
 
     Raises
     ------
@@ -160,12 +185,14 @@ def coverage(
     --------
     >>> print(gg.coverage(gg.from_onnx("model.onnx")))
     """
+    chosen = precision_of(precision)
     if isinstance(subject, Model):
         program = inline_calls(specialize(subject, training=None), "main", rules)
         names = {*subject.inputs, *subject.trainable()}
+        program = mix_precision(program, chosen, subject.weights, wrt or ())
         default = [param for param in program.params if param.name in names]
     elif isinstance(subject, tvm.IRModule):
-        program = inline_calls(subject, func, rules)
+        program = mix_precision(inline_calls(subject, func, rules), chosen, keep=wrt or ())
         default = list(program.params)
     else:
         raise ArgumentError(
@@ -179,14 +206,13 @@ def coverage(
 def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
     """The coverage of a program that is differentiated with respect to some variables."""
     activity = survey(program, wrt)
-    occurrences: dict[tuple[Provenance, str], list[str]] = defaultdict(list)
+    occurrences: _Occurrences = defaultdict(list)
     reasons: dict[str, list[str]] = defaultdict(list)
     for var, value in program.bindings:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
-            occurrences[_provenance(program, activity, var, value), name].append(
-                location(var, value)
-            )
+            key = _provenance(program, activity, var, value), name, _precision(var.ty)
+            occurrences[key].append(location(var, value))
             if var in activity.missing:
                 reasons[name].append(activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
@@ -197,21 +223,21 @@ def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
 
 
 def _rows(
-    occurrences: dict[tuple[Provenance, str], list[str]],
+    occurrences: _Occurrences,
     provenance: Provenance,
     reasons: dict[str, list[str]],
 ) -> list[Row]:
     """The rows of the ops of one provenance, by name."""
     reason_of_kind = {"nondifferentiable": _STOPS, "not needed": _OFF_PATH}
     rows = []
-    for (kind, op), locations in sorted(occurrences.items()):
+    for (kind, op, precision), locations in sorted(occurrences.items()):
         if kind == provenance:
             reason = (
                 "; ".join(dict.fromkeys(reasons[op]))
                 if kind == "missing"
                 else reason_of_kind.get(kind, "")
             )
-            rows.append(Row(op, len(locations), kind, reason, locations))
+            rows.append(Row(op, len(locations), kind, reason, locations, precision))
     return rows
 
 
@@ -228,15 +254,15 @@ def _provenance(program: Program, activity: Activity, var: Any, value: Any) -> P
     return "not needed"
 
 
+def _precision(ty: Any) -> str:
+    """The dtype of the first float in a value of a type; empty if there is none."""
+    dtypes = (str(part.dtype) for part in result_types(ty) if isinstance(part, relax.TensorType))
+    return next(filter(is_float, dtypes), "")
+
+
 def _is_float_value(ty: Any) -> bool:
     """Whether a value is of floats: a tensor, a tuple with one, or a scalar."""
     return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    """Rows as a table."""
-    lines = [[row.op, str(row.count), row.provenance, _where_text(row)] for row in rows]
-    return table(["op", "count", "gradient", "where"], lines, right=[1])
 
 
 def _where_text(row: Row) -> str:

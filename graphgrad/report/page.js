@@ -437,11 +437,13 @@ function listClasses() {
     entry.phase,
     entry.op_class,
     entry.gradients.join(", "),
+    entry.dtypes.join(", "),
     entry.calls,
     milliseconds(entry.seconds),
     bar(entry.seconds, largest.seconds, entry.phase),
   ]);
-  byId("classes").append(table(["phase", "operators", "gradient", "calls", "time", ""], rows));
+  const header = ["phase", "operators", "gradient", "floats", "calls", "time", ""];
+  byId("classes").append(table(header, rows));
 }
 
 function listUntrained() {

@@ -21,7 +21,7 @@ from .json_form import (
 STATE, LOADER = "state.safetensors", "exported_step"
 """The names in an export of its state, and of this package."""
 
-_GROUPS = ("params", "state", "window", "window_state", "accumulators")
+_GROUPS = ("params", "state", "window", "window_state", "accumulators", "loss_scale")
 """The names of groups of arrays that are no slots of an optimizer."""
 
 _TENSOR = {"name": is_text, "dtype": is_dtype, "shape": is_shape}
@@ -49,6 +49,7 @@ _MANIFEST = {
     "slots": [{"name": is_text, "fill": is_number}],
     "outputs": [is_text],
     "storage?": each([is_natural]),  # the first format has none
+    "loss_scale?": {"scale?": is_number, "good_steps?": is_natural},
     "entries": [_ENTRY],
     "files": each(is_text),
     "sizes?": each(is_natural),  # exports made before have none

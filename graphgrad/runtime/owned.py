@@ -1,9 +1,9 @@
-"""The tensors that a step owns: parameters, statistics, the optimizer's buffers, the rate."""
+"""The tensors that a step owns: parameters, statistics, buffers, the rate, the loss scale."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,20 @@ from .arrays import Arrays, copy, to_arrays
 from .library import TensorType, types_by_name
 from .storage import Storage
 from .window import Types, Window, window_types
+
+LOSS_SCALE = "loss_scale"
+"""The group of the numbers by which a step of float16 keeps gradients from becoming zero."""
+
+SCALE, GOOD_STEPS = "scale", "good_steps"
+"""Their names: what the loss is multiplied by, and good steps since that last changed."""
+
+
+def scale_types() -> dict[str, TensorType]:
+    """The types of a loss scale's numbers by name, in the order of a step."""
+    return {
+        SCALE: TensorType(SCALE, "float32", ()),
+        GOOD_STEPS: TensorType(GOOD_STEPS, "int64", ()),
+    }
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,8 @@ class Description:
         Names of the optimizer's buffers, of which each parameter that trains has one, and what they
         start with.
     storage : Storage
+    loss_scale : dict of str to float
+        What the numbers of `scale_types` start with; empty for a step that does not scale its loss.
     """
 
     params: dict[str, TensorType]
@@ -36,6 +52,7 @@ class Description:
     trained: list[TensorType]
     fills: dict[str, float]
     storage: Storage
+    loss_scale: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> Description:
@@ -47,12 +64,15 @@ class Description:
             [params[name] for name in manifest["trained"]],
             {slot["name"]: slot["fill"] for slot in manifest["slots"]},
             Storage(manifest.get("storage", {})),  # the first format has none
+            dict(manifest.get("loss_scale", {})),
         )
 
     def types(self) -> Types:
         """The types of everything, by group, in the order of a step."""
         trained = {ty.name: ty for ty in self.trained}
-        return {"params": self.params, "state": self.state, **dict.fromkeys(self.fills, trained)}
+        slots = dict.fromkeys(self.fills, trained)
+        scale = {LOSS_SCALE: scale_types()} if self.loss_scale else {}
+        return {"params": self.params, "state": self.state, **slots, **scale}
 
     def window_types(self) -> Types:
         """The types of what a window of several micro-batches holds."""
@@ -61,7 +81,9 @@ class Description:
     def started(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Arrays]:
         """Everything by group before the first step, given the parameters and statistics."""
         groups = {
-            group: {name: arrays[name] for name in names} for group, names in self.types().items()
+            group: {name: arrays[name] for name in names}
+            for group, names in self.types().items()
+            if group != LOSS_SCALE
         }
         for slot, fill in self.fills.items():
             # Views of one number each: buffers may take more memory than the parameters.
@@ -69,7 +91,14 @@ class Description:
                 name: np.broadcast_to(np.asarray(fill, array.dtype), array.shape)
                 for name, array in groups[slot].items()
             }
-        return groups
+        return {**groups, **self.first_scale()}
+
+    def first_scale(self) -> dict[str, Arrays]:
+        """The group of the loss scale before the first step; nothing where there is none."""
+        if not self.loss_scale:
+            return {}
+        first = {n: np.asarray(self.loss_scale[n], ty.dtype) for n, ty in scale_types().items()}
+        return {LOSS_SCALE: first}
 
 
 class Owned:
@@ -90,7 +119,7 @@ class Owned:
     ----------
     params, state : dict of str to tensor
     slots : dict of str to dict of str to tensor
-        The optimizer's buffers, by slot, then by parameter.
+        The optimizer's buffers, by slot, then by parameter; behind them the loss scale, if any.
     updates, rate : tensor
         Float64 scalars.
     window : Window or None
@@ -136,6 +165,11 @@ class Owned:
         types, storage = described.window_types(), described.storage
         self.window = Window(types, groups, accumulated, self._device, storage)
 
+    def loss_scale(self) -> list[tvm.runtime.Tensor]:
+        """What a step multiplies its loss by, a scalar; nothing where it does not."""
+        scale = self.slots.get(LOSS_SCALE)
+        return [scale[SCALE]] if scale is not None else []
+
     def scalar(self, value: float) -> tvm.runtime.Tensor:
         """A number as a float64 scalar on the device."""
         return copy(np.asarray(value, "float64"), self._device)
@@ -162,7 +196,7 @@ class Owned:
         return [*self.params.values(), *self.state.values()]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
-        """Count, parameters, statistics and buffers, in the order that a step takes."""
+        """Count, parameters, statistics, buffers and loss scale, in the order that a step takes."""
         buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
         return [self.updates, *self.of_model(), *buffers]
 
@@ -176,7 +210,8 @@ class Owned:
         self.window.replace(sums)
 
     def replace(self, tensors: Mapping[int, tvm.runtime.Tensor]) -> None:
-        """Take what a step returned, by position: count, trained parameters, statistics, buffers.
+        """Take what a step returned, by position: count, trained parameters, statistics, buffers,
+        loss scale.
 
         What is left out was overwritten where it is.
         """

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-_NOT_OF_PARAMETERS = ("state", "window", "window_state")
+_NOT_OF_PARAMETERS = ("state", "window", "window_state", "loss_scale")
 """Groups of what a step owns whose names are not those of parameters; of all others they are."""
 
 

@@ -98,7 +98,18 @@ class TrainingStep(Synchronized, ABC):
     @one_at_a_time
     def optimizer_state(self) -> dict[str, Arrays]:
         """Copies of the optimizer's buffers, by kind (such as ``momentum``) and parameter."""
-        return {slot: self._arrays_of(slot) for slot in self._tensors.slots}
+        return {slot: self._arrays_of(slot) for slot in self._described.fills}
+
+    @property
+    @one_at_a_time
+    def loss_scale(self) -> float:
+        """What the next step multiplies its loss by, and divides its gradients; 1 unless float16.
+
+        It doubles after 2,000 steps in a row in which all was finite, and is halved by each step in
+        which something was not, which changes nothing else.
+        """
+        with self._reading("the loss scale"):
+            return float(next((scale.numpy() for scale in self._tensors.loss_scale()), 1.0))
 
     def _arrays_of(self, group: str) -> Arrays:
         """Copies of a group of what the step owns."""
@@ -131,7 +142,10 @@ class TrainingStep(Synchronized, ABC):
             As of `read_for`; nothing has changed.
         """
         dtypes = self._trained_dtypes()
-        groups, progress = read_for(path, self._types, self._method, self.accumulate, dtypes)
+        first_scale = self._described.first_scale()
+        groups, progress = read_for(
+            path, self._types, self._method, self.accumulate, dtypes, first_scale
+        )
         self._continue(groups, progress)
         return progress.extra
 
@@ -195,7 +209,7 @@ class TrainingStep(Synchronized, ABC):
             return function(*batch, tensors.rate, *seed, *tensors.everything())
         owned = [*tensors.of_model(), *window.everything()]
         with dropped_on_failure(window, self._lacks_memory):
-            loss, sums = function(*batch, window.opens, *seed, *owned)
+            loss, sums = function(*batch, window.opens, *seed, *tensors.loss_scale(), *owned)
             tensors.add(sums)
         return loss, {}
 

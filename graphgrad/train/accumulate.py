@@ -33,6 +33,7 @@ from ..ops.copy import copy_of
 from ..ops.many import all_finite
 from .forward import Forward
 from .inputs import owned_types
+from .loss_scale import LossScale
 from .optimizer import Optimizer
 from .update import Update, allow_donations
 
@@ -75,7 +76,9 @@ class OpenWindow:
         return [self.loss, self.weight, *self.statistics, *self.gradients]
 
 
-def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
+def build_micro_batch(
+    forward: Forward, trained: Sequence[str], scale: LossScale | None = None
+) -> tvm.IRModule:
     """Write the function that adds a micro-batch to a window.
 
     Parameters
@@ -84,11 +87,14 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
         With a loss.
     trained : sequence of str
         Names of the parameters that the optimizer moves.
+    scale : LossScale, optional
+        Of a step that scales its loss; the window sums up gradients of the loss itself.
 
     Returns
     -------
     IRModule
-        With ``micro_batch(*inputs, [targets], opens, [seed], *params, *state, *window) -> (loss,
+        With ``micro_batch(*inputs, [targets], opens, [seed], [scale], *params, *state, *window) ->
+        (loss,
         *window)``, where ``*window`` is `OpenWindow.all`, donated, and `opens` is an int64 scalar:
         1 for the first micro-batch of a window, which overlooks what the window held, else 0. The
         loss is that of the micro-batch alone.
@@ -109,7 +115,7 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
         pairs = zip(map(emitter.lift, forward.state), window_statistics, strict=True)
         current_statistics = [op.where(is_first, *pair) for pair in pairs]
         state = [statistic.expr for statistic in current_statistics]
-        loss, gradients, new_statistics = forward.emit(emitter, derivative, state)
+        loss, gradients, new_statistics = forward.emit(emitter, derivative, state, scale)
         with emitter.at(None, "accumulate"):
             weight = _weight(forward, emitter)
             # Without a label that counts, the loss is 0 / 0. A NaN with a weight above 0 is a
@@ -139,14 +145,18 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
         return (returned_loss, *sums[:2], *kept_statistics, *sums[2:])
 
     owned = [*forward.params, *forward.state, *window.all]
-    inputs = [*forward.arguments, opens, *forward.seed, *owned]
+    inputs = [*forward.arguments, opens, *forward.seed, *([scale.scale] if scale else []), *owned]
     written = derivative.write(MICRO_BATCH, inputs, body)
     # Result 0 is the loss, which takes the place of no parameter.
     return allow_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 
 def build_end_of_window(
-    model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = MODEL_LAYOUT
+    model: Model,
+    trained: Sequence[str],
+    optimizer: Optimizer,
+    layout: Layout = MODEL_LAYOUT,
+    scale: LossScale | None = None,
 ) -> tvm.IRModule:
     """Write the function that ends a window: the optimizer's update by its mean gradient.
 
@@ -158,19 +168,21 @@ def build_end_of_window(
     optimizer : Optimizer
     layout : Layout
         In which they, their buffers and their gradients are stored.
+    scale : LossScale, optional
 
     Returns
     -------
     IRModule
-        With ``end_of_window(rate, updates, *trained params, *state, *buffers, *window) ->
-        (updates, *trained params, *state, *buffers)``, as of `build_step`. The statistics become
-        those of the window. Where anything in the window was not finite, all are returned
-        unchanged. The window itself is only read.
+        With ``end_of_window(rate, updates, *trained params, *state, *buffers, *scale, *window) ->
+        (updates, *trained params, *state, *buffers, *scale)``, as of `build_step`. The statistics
+        become those of the window. Where anything in the window was not finite, all but the scale
+        are returned unchanged. The window itself is only read.
     """
     types = owned_types(model)
     weights = [relax.Var(name, layout.stored_type(name, types[name])) for name in trained]
     state = [relax.Var(name, types[name]) for name in model.state]
-    update, window = Update(optimizer, weights, state), OpenWindow(weights, state)
+    update = Update(optimizer, weights, state, scale)
+    window = OpenWindow(weights, state)
 
     def body(emitter: Emitter) -> Any:
         with emitter.at(None, "update"):

@@ -22,6 +22,7 @@ from ..frontend.model import Model
 from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
+from ..precision.choice import Precision
 from ..runtime.folder import kernels_file
 from ..runtime.manifest import LOADER, STATE
 from . import checkpoint
@@ -54,6 +55,7 @@ def export_step(
     rules: str = "auto",
     accumulate: int = 1,
     winograd: bool = True,
+    precision: str | Precision = "float32",
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -61,7 +63,7 @@ def export_step(
 
     Parameters
     ----------
-    model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd
+    model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
         As of `train_step`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
@@ -86,7 +88,9 @@ def export_step(
     >>> cuda = {"kind": "cuda", "arch": "sm_90"}
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
-    step_recipe = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
+    step_recipe = recipe(
+        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
+    )
     shape_sets = chosen_shapes(step_recipe.input_types, shapes, [])
     initial_facts = {
         "optimizer": step_recipe.method,

@@ -35,6 +35,7 @@ def described(made: Recipe) -> dict[str, Any]:
         "slots": [{"name": name, "fill": fill} for name, fill in made.optimizer.slots.items()],
         "outputs": made.model.outputs,
         "accumulate": made.accumulate,
+        "loss_scale": made.owned.loss_scale,
         "storage": {name: list(order) for name, order in made.layout.storage.items()},
     }
 

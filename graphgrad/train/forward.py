@@ -30,7 +30,10 @@ from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ir.write import continue_program
 from ..layout.choice import MODEL_LAYOUT, Layout
+from ..precision.choice import Precision
+from ..precision.mixed import mix_precision
 from .loss import LOSSES, Loss, check_target_shape
+from .loss_scale import LossScale
 from .shapes import Shaped, bind_dimensions, fits, shape_text
 
 LossChoice: TypeAlias = str | Loss | Any | None
@@ -266,7 +269,11 @@ class Forward:
         ]
 
     def emit(
-        self, emitter: Emitter, gradients: Gradients, statistics: Sequence[Any] | None = None
+        self,
+        emitter: Emitter,
+        gradients: Gradients,
+        statistics: Sequence[Any] | None = None,
+        scale: LossScale | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Emit the loss, its gradients, and the new statistics.
 
@@ -279,13 +286,21 @@ class Forward:
             Of `program`, which has a loss.
         statistics : sequence of expressions, optional
             What is taken for the model's statistics; by default those.
+        scale : LossScale, optional
+            What the loss is multiplied by for the backward pass. The gradients are those of the
+            loss all the same.
         """
         replacement = dict(zip(self.state, statistics or self.state, strict=True))
         arguments = [replacement.get(param, param) for param in self.program.params]
         loss_type, *_ = self.program.result.ty.fields
-        # The cotangent of the loss is 1; outputs and new statistics have none.
-        output_cotangents = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
-        result, weight_gradients = gradients.emit(emitter, output_cotangents, arguments)
+        dtype = str(loss_type.dtype)
+        seed = emitter.full(1.0, [], dtype)
+        if scale is not None:
+            seed = emitter.lift(scale.scale).astype(dtype)
+        # Outputs and new statistics have no cotangent.
+        result, weight_gradients = gradients.emit(emitter, [seed, None, None], arguments)
+        if scale is not None:
+            weight_gradients = scale.unscaled(emitter, weight_gradients)
         loss, _, new_state = result.fields
         return (
             emitter.lift(loss),
@@ -332,6 +347,23 @@ class InlinedModel:
 
     model: Model
     program: Program
+
+    def in_precision(self, precision: Precision, keep: Collection[str] = ()) -> InlinedModel:
+        """The model computing in a precision; its parameters and results have the same dtypes.
+
+        Parameters
+        ----------
+        precision : Precision
+        keep : collection of str
+            Names of values that keep their dtype, too.
+
+        Raises
+        ------
+        ArgumentError
+            See `mix_precision`.
+        """
+        mixed = mix_precision(self.program, precision, self.model.weights, keep)
+        return replace(self, program=mixed)
 
     def forward(
         self,

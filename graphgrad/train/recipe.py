@@ -21,12 +21,14 @@ from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
+from ..precision.choice import Precision, precision_of
 from ..runtime.owned import Description
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
 from .groups import by_parameter
 from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
 from .loss import LOSSES
+from .loss_scale import INITIAL, LossScale
 from .optimizer import Optimizer
 from .state import describe
 from .update import STEP, build_step
@@ -53,6 +55,7 @@ class Objective:
         In which the functions compute, and take and return what belongs to parameters.
     winograd : bool
         As of `graphgrad.compile`.
+    precision : Precision
     """
 
     inlined: InlinedModel
@@ -63,6 +66,7 @@ class Objective:
     target: tvm.target.Target
     layout: Layout
     winograd: bool
+    precision: Precision
 
     @property
     def model(self) -> Model:
@@ -105,7 +109,8 @@ class Recipe(Objective):
     def owned(self) -> Description:
         """The types of what a step owns."""
         params, state, orders = self.model.params, self.model.state, self.layout.storage
-        return describe(params, state, self.wrt, self.optimizer.slots, orders)
+        scale = INITIAL if self.precision.scales_loss else None
+        return describe(params, state, self.wrt, self.optimizer.slots, orders, scale)
 
     @property
     def step_name(self) -> str:
@@ -114,13 +119,20 @@ class Recipe(Objective):
 
     def step(self, forward: Forward) -> tvm.IRModule:
         """The computation of a call, on top of a forward pass: a step, or a micro-batch of it."""
+        scale = self._new_scale()
         if self.accumulate == 1:
-            return build_step(forward, self.wrt, self.optimizer)
-        return build_micro_batch(forward, self.wrt)
+            return build_step(forward, self.wrt, self.optimizer, scale)
+        return build_micro_batch(forward, self.wrt, scale)
 
     def end_of_window(self) -> tvm.IRModule:
         """The update that follows the last micro-batch of a step."""
-        return build_end_of_window(self.model, self.wrt, self.optimizer, self.layout)
+        return build_end_of_window(
+            self.model, self.wrt, self.optimizer, self.layout, self._new_scale()
+        )
+
+    def _new_scale(self) -> LossScale | None:
+        """The variables of a function that scales its loss, or divides by the scale."""
+        return LossScale() if self.precision.scales_loss else None
 
     def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
         """The forward pass in inference form, without a loss, for shapes of the inputs."""
@@ -131,7 +143,7 @@ class Recipe(Objective):
     @cached_property
     def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
-        return inline_model(self.model, False)
+        return inline_model(self.model, False).in_precision(self.precision)
 
 
 def objective(
@@ -141,6 +153,7 @@ def objective(
     target: Any,
     rules: str,
     winograd: bool,
+    precision: Any,
     training: bool | None,
     names: Callable[[Model, WrtNames], list[str]],
 ) -> Objective:
@@ -148,7 +161,7 @@ def objective(
 
     Parameters
     ----------
-    model, loss, wrt, target, rules, winograd, training
+    model, loss, wrt, target, rules, winograd, precision, training
     names : callable
         Given the model and `wrt`, returns the names of values.
 
@@ -164,11 +177,14 @@ def objective(
         There is no such target.
     """
     winograd = check_winograd(winograd)
+    precision = precision_of(precision)
     types = input_types(model)
     function = ResolvedLoss(model, loss)
     value_names = names(model, wrt)
     inlined = inline_model(model, training, rules)
-    values = select(inlined.program, value_names)
+    variables = [var.name for var in select(inlined.program, value_names)]
+    inlined = inlined.in_precision(precision, keep=variables)
+    values = select(inlined.program, variables)
     analyze(inlined.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
     resolved_target = resolve_target(target)
@@ -177,10 +193,11 @@ def objective(
         input_types=types,
         loss=function,
         wrt=value_names,
-        wrt_variables=[var.name for var in values],
+        wrt_variables=variables,
         target=resolved_target,
         layout=layout_for(resolved_target),
         winograd=winograd,
+        precision=precision,
     )
 
 
@@ -194,6 +211,7 @@ def recipe(
     rules: str,
     accumulate: int = 1,
     winograd: bool = True,
+    precision: Any = "float32",
 ) -> Recipe:
     """Check the arguments of `train_step`, which documents them.
 
@@ -207,7 +225,9 @@ def recipe(
         raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
-    shared = objective(model, loss, wrt, target, rules, winograd, True, _parameters_to_train)
+    shared = objective(
+        model, loss, wrt, target, rules, winograd, precision, True, _parameters_to_train
+    )
     # A step holds its parameters, from here on in the order of axes in which convolutions read
     # them; `value_and_grad` reads the model's at each call, as they are.
     layout = choose_storage(shared.layout, shared.inlined.program)

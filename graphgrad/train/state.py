@@ -16,7 +16,7 @@ from ..ir.arrays import to_tensor
 from ..lower.device import reported
 from ..runtime.arrays import Arrays
 from ..runtime.library import TensorType
-from ..runtime.owned import Description, Owned
+from ..runtime.owned import Description, Owned, scale_types
 from ..runtime.progress import unfit_rate
 from ..runtime.storage import Storage
 from .tensors import Spans
@@ -28,6 +28,7 @@ def describe(
     trained: Sequence[str],
     slots: Mapping[str, float],
     orders: Mapping[str, Sequence[int]] | None = None,
+    loss_scale: Mapping[str, float] | None = None,
 ) -> Description:
     """The description of what a step owns.
 
@@ -40,10 +41,13 @@ def describe(
         Names of the optimizer's buffers, and what they are filled with.
     orders : mapping of str to sequence of int, optional
         Those in which parameters, and the buffers that belong to them, are stored; see `Storage`.
+    loss_scale : mapping of str to float, optional
+        What its numbers start with, if the step scales its loss.
     """
     types = _types(params)
     trained_types = [types[name] for name in trained]
-    return Description(types, _types(state), trained_types, dict(slots), Storage(orders or {}))
+    storage, scale = Storage(orders or {}), dict(loss_scale or {})
+    return Description(types, _types(state), trained_types, dict(slots), storage, scale)
 
 
 class TrainState(Owned):
@@ -75,7 +79,8 @@ class TrainState(Owned):
             super().__init__(described, described.started(arrays), device)
         trained, state = _sizes(described.trained), _sizes(described.state.values())
         # In bytes, in the order of `_overwritten`.
-        sizes = [*trained, *state, *trained * len(described.fills)]
+        scale = _sizes(scale_types().values()) if described.loss_scale else []
+        sizes = [*trained, *state, *trained * len(described.fills), *scale]
         if accumulates:
             window_types = described.window_types().values()
             of_window = _sizes(ty for members in window_types for ty in members.values())

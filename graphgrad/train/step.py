@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import OutOfMemoryError, only_served
 from ..frontend.model import Model
 from ..lower.device import reported
+from ..precision.choice import Precision
 from ..runtime.progress import Progress
 from ..runtime.synchronized import one_at_a_time
 from ..runtime.training_step import TrainingStep
@@ -35,7 +36,7 @@ def train_step(
     wrt: str | Sequence[str] | None = None,
     target: Any = "llvm",
     accumulate: int = 1,
-    precision: str = "float32",
+    precision: str | Precision = "float32",
     memory: int | None = None,
     seed: int = 0,
     rules: str = "auto",
@@ -60,8 +61,12 @@ def train_step(
     accumulate : int
         How many calls make a step: each call adds the gradients of its micro-batch, every
         `accumulate`-th one moves the parameters; see `TrainStep`.
-    precision : "float32"
-        The model computes in the dtypes that it has; mixed precision is not served yet.
+    precision : "float32", "tf32", "bfloat16", "float16", or Precision
+        With one of the last two names, convolutions and matrix products of float32 values read
+        operands rounded to that dtype, and what follows them is in it; sums, means, exponentials,
+        losses, statistics, parameters and the optimizer stay float32. See `Precision`, which also
+        takes exceptions by node. In float16 the loss is scaled, so that small gradients do not
+        become zero: `TrainStep.loss_scale`.
     memory : None
         A memory budget is not served yet.
     seed : int
@@ -91,8 +96,10 @@ def train_step(
     >>> step = gg.train_step(gg.from_onnx("resnet.onnx"), optimizer=gg.optim.SGD(0.1, 0.9))
     >>> loss = step(images, labels)
     """
-    only_served(precision=(precision, "float32"), memory=(memory, None))
-    return TrainStep(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
+    only_served(memory=(memory, None))
+    return TrainStep(
+        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
+    )
 
 
 class TrainStep(ModelOnDevice, TrainingStep):
@@ -147,9 +154,10 @@ class TrainStep(ModelOnDevice, TrainingStep):
         rules: str,
         accumulate: int = 1,
         winograd: bool = True,
+        precision: str | Precision = "float32",
     ):
         self._recipe = recipe(
-            model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd
+            model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
         )
         super().__init__(self._recipe)
         self._seed = self._recipe.seed

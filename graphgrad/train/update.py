@@ -18,12 +18,18 @@ from ..ops.many import all_finite
 from .clip import clip_by_norm, clip_by_value
 from .forward import Forward
 from .groups import by_parameter
+from .loss_scale import LossScale
 from .optimizer import Optimizer
 
 STEP = "train_step"
 
 
-def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -> tvm.IRModule:
+def build_step(
+    forward: Forward,
+    trained: Sequence[str],
+    optimizer: Optimizer,
+    scale: LossScale | None = None,
+) -> tvm.IRModule:
     """Write the training step of a model.
 
     Parameters
@@ -33,17 +39,20 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
     trained : sequence of str
         Names of the parameters that the optimizer moves.
     optimizer : Optimizer
+    scale : LossScale, optional
+        Of a step that scales its loss.
 
     Returns
     -------
     IRModule
-        With ``train_step(*inputs, [targets], rate, [seed], updates, *params, *state, *buffers)
-        -> (loss, updates, *trained params, *state, *buffers)``: buffers by slot, then by parameter;
-        `rate` and `updates` are float64 scalars, `seed` is an int64 scalar. `updates` counts the
-        steps that changed something, and grows by one; where the loss, a gradient or a new
-        statistic is not finite, it does not, and all tensors are returned unchanged. Parameters
-        that train, statistics and buffers are donated; `updates` is returned in memory of its
-        own, so that whether a step changed something can be asked long after it.
+        With ``train_step(*inputs, [targets], rate, [seed], updates, *params, *state, *buffers,
+        *scale) -> (loss, updates, *trained params, *state, *buffers, *scale)``: buffers by slot,
+        then by parameter; `rate` and `updates` are float64 scalars, `seed` is an int64 scalar.
+        `updates` counts the steps that changed something, and grows by one; where the loss, a
+        gradient or a new statistic is not finite, it does not, and all tensors but the scale are
+        returned unchanged. Parameters that train, statistics, buffers and scale are donated;
+        `updates` is returned in memory of its own, so that whether a step changed something can be
+        asked long after it.
 
     Raises
     ------
@@ -51,16 +60,16 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
     """
     weights = forward.weights(trained)
     derivative = Gradients(forward.program, weights)
-    update = Update(optimizer, weights, forward.state)
+    update = Update(optimizer, weights, forward.state, scale)
 
     def body(emitter: Emitter) -> Any:
-        loss, gradients, statistics = forward.emit(emitter, derivative)
+        loss, gradients, statistics = forward.emit(emitter, derivative, scale=scale)
         with emitter.at(span_of(None, "update"), "update"):
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
     # This order, and that of what `emit` returns, is the format of exports. Who keeps to it:
     # `Owned.everything`, `Window.everything` and `TrainingStep`, all of `runtime`.
-    owned = [update.updates, *forward.params, *forward.state, *update.buffers]
+    owned = [update.updates, *forward.params, *forward.state, *update.buffers, *update.scale]
     inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
     written = derivative.write(STEP, inputs, body)
     return allow_donations(written, STEP, inputs, update.replaced, first=2)
@@ -73,6 +82,7 @@ class Update:
     ----------
     optimizer : Optimizer
     weights, state : sequence of relax.Var
+    scale : LossScale, optional
 
     Attributes
     ----------
@@ -80,11 +90,20 @@ class Update:
         The learning rate and the count of updates, float64 scalars.
     buffers : list of relax.Var
         The optimizer's, by slot, then by parameter.
+    scale : list of relax.Var
+        Those of the loss scale, if there is one.
     replaced : list of relax.Var
-        Weights, statistics and buffers.
+        Weights, statistics, buffers and `scale`.
     """
 
-    def __init__(self, optimizer: Optimizer, weights: Sequence[Any], state: Sequence[Any]):
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        weights: Sequence[Any],
+        state: Sequence[Any],
+        scale: LossScale | None = None,
+    ):
+        self._loss_scale = scale
         self._optimizer, self._weights, self._state = optimizer, weights, state
         self.rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
         self.updates = relax.Var("updates", relax.TensorType([], "float64"))
@@ -93,7 +112,9 @@ class Update:
             for slot in optimizer.slots
         }
         self.buffers = _flat(self._slots)
-        self.replaced = [*weights, *state, *self.buffers]
+        self.scale = scale.all if scale is not None else []
+        self._kept = [*weights, *state, *self.buffers]
+        self.replaced = [*self._kept, *self.scale]
 
     def emit(
         self,
@@ -103,6 +124,8 @@ class Update:
         checked: Sequence[Tensor],
     ) -> list[Tensor]:
         """Emit the update; return the count and all of `replaced`, new where all is finite.
+
+        The loss scale is new in any case.
 
         Parameters
         ----------
@@ -123,9 +146,13 @@ class Update:
         applied = all_finite([*checked, *norms, *floats])
         update_number = emitter.lift(self.updates) + 1.0
         moved, buffers = self._moved(emitter, clipped, update_number)
-        old_values = map(emitter.lift, [self.updates, *self.replaced])
+        old_values = map(emitter.lift, [self.updates, *self._kept])
         new_values = [update_number, *moved, *new_statistics, *buffers]
-        return [op.where(applied, *pair) for pair in zip(new_values, old_values, strict=True)]
+        scale = self._loss_scale.emit_next(emitter, applied) if self._loss_scale else []
+        return [
+            *(op.where(applied, *pair) for pair in zip(new_values, old_values, strict=True)),
+            *scale,
+        ]
 
     def _moved(
         self, emitter: Emitter, gradients: Sequence[Tensor], update_number: Tensor

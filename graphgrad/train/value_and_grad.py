@@ -12,6 +12,7 @@ from ..autodiff.vjp import vjp_of_program
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.tensor import type_shape
+from ..precision.choice import Precision
 from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
@@ -32,6 +33,7 @@ def value_and_grad(
     rules: str = "auto",
     target: Any = "llvm",
     winograd: bool = True,
+    precision: str | Precision = "float32",
 ) -> ValueAndGrad:
     """A function that computes a model's outputs and their gradients.
 
@@ -51,6 +53,8 @@ def value_and_grad(
     target : str, dict or Target
     winograd : bool
         As of `graphgrad.compile`.
+    precision : str or Precision
+        As of `train_step`. Outputs and gradients keep the dtypes that they have in the model.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def value_and_grad(
     >>> f = gg.value_and_grad(model, wrt=["fc.weight"])
     >>> outputs, gradients = f({"x": x}, cotangent=np.ones((8, 10), "float32"))
     """
-    return ValueAndGrad(model, wrt, loss, training, rules, target, winograd)
+    return ValueAndGrad(model, wrt, loss, training, rules, target, winograd, precision)
 
 
 class ValueAndGrad(ModelOnDevice):
@@ -93,8 +97,9 @@ class ValueAndGrad(ModelOnDevice):
         rules: str,
         target: Any,
         winograd: bool = True,
+        precision: str | Precision = "float32",
     ):
-        checked = objective(model, loss, wrt, target, rules, winograd, training, _named)
+        checked = objective(model, loss, wrt, target, rules, winograd, precision, training, _named)
         super().__init__(checked)
         if LOSS in model.outputs and loss is not None and checked.loss.output is None:
             raise ArgumentError(

@@ -71,7 +71,9 @@ def made_up_profile(subject):
     """A profile in which each node of a file has a kernel forward and one backward."""
     names = [node.name for node in subject.model.proto.graph.node]
     kernels = [
-        KernelTime("k", 1e-3 * (1 + call % 7), phase, "Op", (name,), ("hand",) * back, call, 1000)
+        KernelTime(
+            "k", 1e-3 * (1 + call % 7), phase, "Op", (name,), ("hand",) * back, call, 1000, ()
+        )
         for back, phase in enumerate(["forward", "backward"])
         for call, name in enumerate(names[:: 1 - 2 * back], back * len(names))
     ]

@@ -22,12 +22,12 @@ PROFILE = Profile(
     compile_seconds=2.5,
     step_seconds=(0.010, 0.012, 0.011),
     kernels=(
-        KernelTime("conv", 0.006, "forward", "Conv", ("conv1",), (), 0, 6_000_000),
+        KernelTime("conv", 0.006, "forward", "Conv", ("conv1",), (), 0, 6_000_000, ("float32",)),
         KernelTime(
-            "conv_gradient", 0.002, "backward", "Conv + Relu", ("a", "b"), ("hand",), 1, 1000
+            "conv_gradient", 0.002, "backward", "Conv + Relu", ("a", "b"), ("hand",), 1, 1000, ()
         ),
-        KernelTime("conv", 0.001, "forward", "Conv", ("conv2",), (), 2, 1_000_000),
-        KernelTime("packed", 0.0005, "unknown", "unknown", (), (), None, 0),
+        KernelTime("conv", 0.001, "forward", "Conv", ("conv2",), (), 2, 1_000_000, ("float32",)),
+        KernelTime("packed", 0.0005, "unknown", "unknown", (), (), None, 0, ()),
     ),
     machine_seconds=0.0001,
     memory=MemoryTimeline(
@@ -56,7 +56,7 @@ def test_classes_are_summed_and_sorted():
     lines = str(PROFILE).splitlines()
     (first,) = (i for i, line in enumerate(lines) if line.startswith("phase"))
     rows = [line.split() for line in lines[first + 2 : first + 5]]
-    assert rows[0][:7] == ["forward", "Conv", "2", "7.000", "73.7", "%", "1.0"]
+    assert rows[0][:7] == ["forward", "Conv", "float32", "2", "7.000", "73.7", "%"]
     assert rows[1][:8] == ["backward", "Conv", "+", "Relu", "hand", "1", "2.000", "21.1"]
     assert rows[2][:2] == ["unknown", "unknown"]
     assert len(rows[0][-1]) > len(rows[1][-1])

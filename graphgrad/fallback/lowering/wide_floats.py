@@ -5,12 +5,14 @@ dtypes of value and variable then contradict one another, or the bits of a numbe
 integer. It has no remainder of bfloat16, keeps constants that bfloat16 does not have, and drops a
 cast to it that a cast back follows. Here only the elements of arguments are of bfloat16, each
 widened where it is read and rounded, to nearest even, where it is stored. Between stages values are
-kept in float32, as TVM keeps them; a cast to bfloat16 rounds wherever it stands.
+kept in float32, as TVM keeps them; a cast to bfloat16 rounds wherever it stands, and what is
+compared is rounded first: one function takes a maximum of what it computes, and another asks where
+what it computes is equal to the maximum, which has been stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -33,6 +35,8 @@ _DROPPED_BITS = 16
 
 _SMALL_FLOAT_PREFIXES = ("float4_", "float6_", "float8_")
 """How the dtypes begin that are not served."""
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 _EXACT_DTYPES = ("bool", "int8", "uint8")
 """Of what a bfloat16 holds every value."""
@@ -61,7 +65,7 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
             )
     if _NARROW not in dtypes:
         return func
-    widening = Widening(_NARROW, _inner_buffers(func.body))
+    widening = _widening_of(func)
     changes = [
         (tirx.BufferStore, widening.store),
         (tirx.Bind, widening.bind),
@@ -70,6 +74,22 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
         (tvm.ir.Expr, widening.mutated),
     ]
     return func.with_body(tvm_ffi.structural_mutate(func.body, changes))
+
+
+def is_left_narrow(func: tirx.PrimFunc) -> bool:
+    """Whether a function has bfloat16 that TVM does not compute as float32, or not rightly.
+
+    It compares numbers that it has computed, and not read; or it calls functions of bfloat16, of
+    which there are none in vectors.
+    """
+    if any(str(call.ty) == _NARROW for call in nodes_in(func.body, tvm.ir.Call)):
+        return True
+    widening = _widening_of(func)
+    return any(
+        str(comparison.a.ty) == _NARROW
+        and not (widening.is_stored(comparison.a) and widening.is_stored(comparison.b))
+        for comparison in nodes_in(func.body, _COMPARISONS)
+    )
 
 
 def _dtypes(func: tirx.PrimFunc) -> set[str]:
@@ -86,16 +106,23 @@ def _is_narrow_buffer(value: Any) -> bool:
     return isinstance(value.ty, BufferType) and str(_element_type(value)) == _NARROW
 
 
-def _inner_buffers(body: Any) -> dict[int, Any]:
-    """Buffers of float32 to take the place of those of bfloat16 that a function allocates.
+def _widening_of(func: tirx.PrimFunc) -> Widening:
+    """The widening of a function's bfloat16, that of buffers that it allocates included.
 
-    Those stay that other functions get, or elements of them, and those that have a second name.
+    Those stay that other functions get, or elements of them, those that have a second name, and
+    those of which vectors are read or written.
     """
     allocated: list[Any] = []
     opaque: set[int] = set()
 
-    for node in nodes_in(body, (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)):
-        if isinstance(node, SBlock):
+    kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tirx.BufferStore, tirx.Bind, tvm.ir.Call)
+    for node in nodes_in(func.body, kinds):
+        if isinstance(node, tirx.BufferStore | tirx.Bind):
+            if _is_of_vectors(node):
+                opaque.update(identity(load.source) for load in nodes_in(node, tvm.ir.TensorLoad))
+                if isinstance(node, tirx.BufferStore):
+                    opaque.add(identity(node.buffer))
+        elif isinstance(node, SBlock):
             allocated.extend(node.alloc_buffers)
             opaque.update(identity(match.source.source) for match in node.match_buffers)
         elif isinstance(node, tirx.AllocBuffer):
@@ -105,13 +132,15 @@ def _inner_buffers(body: Any) -> dict[int, Any]:
         else:
             # A buffer as an argument: what the call does with its memory is not seen.
             opaque.update(map(identity, node.args))
-    return {
+    narrow = [buffer for buffer in allocated if _is_narrow_buffer(buffer)]
+    wide = {
         identity(buffer): tirx.decl_buffer(
             buffer.ty.shape, _WIDE, buffer.name, scope=buffer.ty.storage_scope
         )
-        for buffer in allocated
-        if _is_narrow_buffer(buffer) and identity(buffer) not in opaque
+        for buffer in narrow
+        if identity(buffer) not in opaque
     }
+    return Widening(_NARROW, wide, kept={*map(identity, narrow)} - wide.keys())
 
 
 class Widening:
@@ -125,6 +154,8 @@ class Widening:
         Buffers that take the place of others, by the identities of these.
     variables : mapping, optional
         What stands for variables, by their identities.
+    kept : collection, optional
+        Identities of the narrow buffers that a function allocates, and keeps.
     """
 
     def __init__(
@@ -132,10 +163,12 @@ class Widening:
         narrow: str,
         buffers: Mapping[int, Any] | None = None,
         variables: Mapping[int, Expr] | None = None,
+        kept: Collection[int] = (),
     ) -> None:
         self.narrow = narrow
         self.buffers = dict(buffers or {})
         self.variables = dict(variables or {})
+        self._kept = kept
 
     def expression(self, node: Expr) -> Expr:
         """An expression with the arithmetic of the narrow dtype in float32."""
@@ -143,6 +176,8 @@ class Widening:
 
     def mutated(self, node: Any, mutator: Any) -> Any:
         """The part that a statement is made of: an expression, or a buffer, or a part of one."""
+        if _is_of_vectors(node):
+            return node
         if isinstance(node, tvm.ir.TensorRegion):
             ranges = [mutator.mutate(each) for each in node.region]
             return tvm.ir.TensorRegion(mutator.mutate(node.source), ranges, node.ty)
@@ -152,6 +187,8 @@ class Widening:
 
     def store(self, store: Any, _: Any) -> Any:
         """A store of the same element, rounded if its buffer is narrow."""
+        if _is_of_vectors(store):
+            return store
         buffer = self.buffers.get(identity(store.buffer), store.buffer)
         indices = [self.expression(index) for index in store.indices]
         value = store.value
@@ -161,13 +198,23 @@ class Widening:
             at = [self.expression(index) for index in value.indices]
             return tirx.BufferStore(buffer, tirx.BufferLoad(value.source, at), indices)
         value = unrolled(self._wide(value, rounded_later=is_narrow))
-        if is_narrow:
-            value = prim.Cast(store.value.ty, value)
-        return tirx.BufferStore(buffer, value, indices)
+        if not is_narrow:
+            return tirx.BufferStore(buffer, value, indices)
+        reads = nodes_in(value, tvm.ir.TensorLoad)
+        # What a statement binds must not read narrow memory that is allocated: TVM, which widens
+        # that, overlooks it there.
+        if not nodes_in(value, prim.Let) or any(identity(x.source) in self._kept for x in reads):
+            return tirx.BufferStore(buffer, prim.Cast(store.value.ty, value), indices)
+        # TVM rounds by an expression that has the value twice, and in a vector no variable may be
+        # bound twice.
+        value = unrolled(self._wide(store.value, bound=True, rounded_later=True))
+        stored = tirx.Var("stored", _WIDE)
+        rounding = tirx.BufferStore(buffer, prim.Cast(store.value.ty, stored), indices)
+        return tirx.SeqStmt([tirx.Bind(stored, value), rounding])
 
     def bind(self, bind: Any, _: Any) -> Any:
         """A statement that binds the same value, wide."""
-        if not isinstance(bind.value.ty, tvm.ir.PrimType):
+        if not isinstance(bind.value.ty, tvm.ir.PrimType) or _is_of_vectors(bind):
             return bind
         value = unrolled(self._wide(bind.value, bound=True))
         return tirx.Bind(self._variable(bind.var), value)
@@ -204,6 +251,8 @@ class Widening:
             return (yield self._rounded(node, bound, rounded_later))
         if called(node) == "tirx.reinterpret":
             return (yield self._reinterpreted(node, bound))
+        if isinstance(node, _COMPARISONS) and self._is_narrow(node.a):
+            return (yield self._compared(node, bound))
         is_choice = isinstance(node, prim.Select) or called(node) == "prim.if_then_else"
         parts = []
         for number, part in enumerate(_parts(node)):
@@ -244,6 +293,20 @@ class Widening:
             value = prim.Cast(_WIDE, value)
         return value if exact or rounded_later else _rounded(value, self.narrow)
 
+    def _compared(self, comparison: Expr, bound: bool) -> Recursion:
+        """A comparison of narrow numbers as they are, or would be, stored."""
+        operands = []
+        for operand in (comparison.a, comparison.b):
+            is_stored = self.is_stored(operand)
+            value = yield self._wide(operand, bound or not is_stored)
+            operands.append(value if is_stored else _rounded(value, self.narrow))
+        return rebuilt(comparison, operands)
+
+    def is_stored(self, node: Expr) -> bool:
+        """Whether an expression is a number that no rounding would change."""
+        is_memory = _is_element(node) and identity(node.source) not in self.buffers
+        return is_memory or isinstance(node, prim.FloatImm)
+
     def _reinterpreted(self, node: Expr, bound: bool) -> Recursion:
         """A number of other bits, which are those of a narrow one, or become those."""
         (source,) = node.args
@@ -260,6 +323,11 @@ class Widening:
         if self._is_narrow(node):
             return _of_bits(tirx.reinterpret("uint16", source), self.narrow)
         return tirx.reinterpret(str(node.ty), source)
+
+
+def _is_of_vectors(node: Any) -> bool:
+    """Whether a statement or an expression is written in vectors, as some schedules write them."""
+    return bool(nodes_in(node, (tirx.Ramp, tirx.Broadcast, tirx.Shuffle)))
 
 
 def _is_element(node: Expr) -> bool:
