@@ -82,6 +82,8 @@ def is_left_narrow(func: tirx.PrimFunc) -> bool:
     It compares numbers that it has computed, and not read; or it calls functions of bfloat16, of
     which there are none in vectors.
     """
+    if _NARROW not in _dtypes(func):
+        return False
     if any(str(call.ty) == _NARROW for call in nodes_in(func.body, tvm.ir.Call)):
         return True
     widening = _widening_of(func)
