@@ -5,7 +5,7 @@
 A call counts when a function of graphgrad is handed the model in one of its forms: a Model, a
 Recipe, an IRModule, a Relax function, a Program or a Forward. What a method is called on does not
 count: to ask a form for something of its own is not to hand it on; nor do the constructors that
-Python writes for dataclasses. The modules of these functions, in the order in which they are
+Python writes for dataclasses, and searches for nodes. The modules of these functions, in the order in which they are
 entered, are the *way*; calls within one module are one stay there. The way begins with
 ``gg.train_step`` and ends where the module of the first step is lowered.
 
@@ -42,6 +42,9 @@ HANDED = frozenset(
 SPECIALIZE = f"{PACKAGE}.frontend.mode", "specialize"
 INLINE = f"{PACKAGE}.ir.inline", "inline_calls"
 
+
+SEARCHES = frozenset({f"{PACKAGE}.ir.visits", f"{PACKAGE}.tvm_fixes.hooks"})
+"""Modules that look for nodes in a form, which is not to hand it on."""
 
 MODELS = {"mlp": (64, 64), "lenet": (64, 1, 28, 28), "resnet_digits": (64, 1, 8, 8)}
 """The shape of a batch, by the function of `graphgrad.models` that builds the network."""
@@ -98,7 +101,7 @@ class Follower:
         """Look at a call: `sys.setprofile` calls this."""
         module = str(frame.f_globals.get("__name__", ""))
         is_ours = event == "call" and module.startswith(f"{PACKAGE}.")
-        if not is_ours or frame.f_code.co_filename == "<string>":
+        if not is_ours or module in SEARCHES or frame.f_code.co_filename == "<string>":
             return
         if frame in self._generators or not any(map(_is_model, _arguments(frame))):
             return

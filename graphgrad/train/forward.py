@@ -362,6 +362,8 @@ class InlinedModel:
         ArgumentError
             See `mix_precision`.
         """
+        if not precision.is_mixed:
+            return self
         mixed = mix_precision(self.program, precision, self.model.weights, keep)
         return replace(self, program=mixed)
 
