@@ -5,9 +5,9 @@
 A call counts when a function of graphgrad is handed the model in one of its forms: a Model, a
 Recipe, an IRModule, a Relax function, a Program or a Forward. What a method is called on does not
 count: to ask a form for something of its own is not to hand it on; nor do the constructors that
-Python writes for dataclasses, and searches for nodes. The modules of these functions, in the order in which they are
-entered, are the *way*; calls within one module are one stay there. The way begins with
-``gg.train_step`` and ends where the module of the first step is lowered.
+Python writes for dataclasses, and searches for nodes. The modules of these functions, in the order
+in which they are entered, are the *way*; calls within one module are one stay there. The way begins
+with ``gg.train_step`` and ends where the module of the first step is lowered.
 
 - *visits*: the distinct modules of the way.
 - *climbs*: stays that follow one in a lower layer of the contract in ``pyproject.toml``.
