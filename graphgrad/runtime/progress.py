@@ -58,7 +58,7 @@ def read_for(
     optimizer: str,
     accumulate: int,
     dtypes: Iterable[Any],
-    optional: Groups,
+    optional: Mapping[str, Any] | None = None,
 ) -> tuple[Groups, Progress]:
     """Read a state file that a step is to go on from.
 
@@ -69,7 +69,7 @@ def read_for(
         Returns what the step holds, arrays or types by group, with a window if asked to.
     optimizer, accumulate, dtypes
         As of `progress_in`.
-    optional : mapping
+    optional : mapping, optional
         Arrays by group and name, for groups that a file may lack. What it has of `LOSS_SCALE` is
         passed over where a step has no use for it: the precision may change between two runs.
 
@@ -90,7 +90,7 @@ def read_for(
     held = expected(progress.accumulated > 0)
     # A group without arrays leaves no trace in the file.
     groups = {group: groups.get(group, {}) for group in {**held, **groups}}
-    groups |= {group: arrays for group, arrays in optional.items() if not groups[group]}
+    groups |= {group: arrays for group, arrays in (optional or {}).items() if not groups[group]}
     if LOSS_SCALE not in held:
         groups.pop(LOSS_SCALE, None)
     state_file.check_match(path, groups, held)

@@ -44,7 +44,7 @@ def test_text_and_json():
     assert facts["complete"]
     assert facts["rows"][0]["op"] == "relax.floor"
     assert facts["rows"][0]["provenance"] == "nondifferentiable"
-    assert set(facts["rows"][0]) == {"op", "count", "provenance", "reason", "where"}
+    assert set(facts["rows"][0]) == {"op", "count", "provenance", "reason", "where", "precision"}
     assert "relax.floor" in str(found)
     assert "nothing is missing" in str(found)
 
