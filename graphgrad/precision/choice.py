@@ -83,10 +83,6 @@ class Precision:
                 raise ArgumentError(f"precision: the model has no node {name!r}{hint}")
 
 
-FLOAT32 = Precision()
-"""Everything as the model has it."""
-
-
 def precision_of(choice: Any) -> Precision:
     """The precision that an argument says, its name or a `Precision`.
 

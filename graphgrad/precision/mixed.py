@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.ir import GenericConst
 
 from ..errors import ArgumentError
 from ..ir.program import Program, substitute, variables_in
@@ -24,7 +24,6 @@ from .choice import FULL, Precision
 from .policy import POLICIES, Policy
 
 _ASTYPE = tvm.ir.Op.get("relax.astype")
-_Constant = tvm.ir.GenericConst
 
 
 def mix_precision(
@@ -53,9 +52,9 @@ def mix_precision(
         The program overwrites memory: a tensor that is overwritten cannot exist in two precisions.
         Or the precision names a node that it does not have.
     """
-    precision.check_nodes(_node_names(program))
     if not precision.is_mixed:
         return program
+    precision.check_nodes(_node_names(program))
     if may_write(program.body()):
         raise ArgumentError(
             f"precision={precision.dtype!r}: {program.name!r} overwrites memory, and what is "
@@ -140,7 +139,7 @@ class _Rewriting:
 
     def _rewritten(self, var: Any, value: Any) -> Any:
         """Write the binding of a variable; return the variable's entry in `_values`."""
-        if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem | _Constant):
+        if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem | GenericConst):
             return self._renamed(var, value)
         policy = self._policy(value)
         if policy is Policy.HIGH:
@@ -244,7 +243,7 @@ class _Rewriting:
             return self._values[expr]
         if isinstance(expr, relax.Tuple):
             return [self._operand(item) for item in expr.fields]
-        if isinstance(expr, _Constant):
+        if isinstance(expr, GenericConst):
             dtype = _dtype(expr.ty)
             fits = dtype != FULL or _fits(expr.value.numpy(), self._low)
             return _Value("constant", dtype, expr, True, fits, dtype)
@@ -276,9 +275,8 @@ class _Rewriting:
 
     def _converted(self, operand: _Value, dtype: str) -> Any:
         """A value in another dtype, computed once."""
-        if isinstance(operand.own, _Constant):
-            array = operand.own.value.numpy().astype(_numpy_dtype(dtype))
-            return relax.const(array)
+        if isinstance(operand.own, GenericConst):
+            return relax.const(operand.own.value.numpy().astype(dtype))
         cast = self._cast(operand.own, dtype)
         var = relax.Var(f"{operand.name}.{dtype}", cast.ty)
         self._bound.append((var, cast))
@@ -294,7 +292,7 @@ class _Rewriting:
 def _fits(array: np.ndarray, dtype: str) -> bool:
     """Whether rounding float32 numbers to a dtype makes none infinite and none zero."""
     with np.errstate(over="ignore"):
-        rounded = array.astype(_numpy_dtype(dtype)).astype(array.dtype)
+        rounded = array.astype(dtype).astype(array.dtype)
     changes = (np.isfinite(array) & ~np.isfinite(rounded)) | ((array != 0) & (rounded == 0))
     return not changes.any()
 
@@ -326,7 +324,3 @@ def _tensors(operands: Sequence[Any]) -> Any:
 
 def _dtype(ty: Any) -> str:
     return str(ty.dtype) if isinstance(ty, relax.TensorType) else ""
-
-
-def _numpy_dtype(dtype: str) -> Any:
-    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)

@@ -49,7 +49,7 @@ _MANIFEST = {
     "slots": [{"name": is_text, "fill": is_number}],
     "outputs": [is_text],
     "storage?": each([is_natural]),  # the first format has none
-    "loss_scale?": {"scale?": is_number, "good_steps?": is_natural},
+    "loss_scale?": {"scale": is_number, "good_steps": is_natural},
     "entries": [_ENTRY],
     "files": each(is_text),
     "sizes?": each(is_natural),  # exports made before have none

@@ -24,6 +24,7 @@ from .recipe import Recipe
 def described(made: Recipe) -> dict[str, Any]:
     """The facts of a manifest that are the same for all input shapes."""
     params, state = made.model.params, made.model.state
+    loss_scale = made.owned.loss_scale
     is_cuda = str(made.target.kind.name) == "cuda"
     return {
         "target": json.loads(str(made.target)),
@@ -35,7 +36,7 @@ def described(made: Recipe) -> dict[str, Any]:
         "slots": [{"name": name, "fill": fill} for name, fill in made.optimizer.slots.items()],
         "outputs": made.model.outputs,
         "accumulate": made.accumulate,
-        "loss_scale": made.owned.loss_scale,
+        **({"loss_scale": loss_scale} if loss_scale else {}),
         "storage": {name: list(order) for name, order in made.layout.storage.items()},
     }
 

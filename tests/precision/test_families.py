@@ -15,7 +15,6 @@ from tests.models import test_exported_families as families
 from tests.peers import peer
 
 BATCHES = 32
-IMAGES = ["vgg_bn", "densenet", "mobilenet_v2", "inception", "vit", "unet", "bert"]
 QUICK = ["vgg_bn", "vit", sequences.pointnet]
 """Of each kind one: convolutions with batch norm, attention, maxima."""
 
@@ -81,8 +80,8 @@ def distances(family, dtype):
             if np.isfinite(families.norm(ours) + families.norm(theirs)):
                 break
         errors = [
-            families.norm({k: found[k].astype("float64") / scale - exact[k] for k in exact})
-            for found in (ours, theirs)
+            families.norm({k: gradients[k].astype("float64") / scale - exact[k] for k in exact})
+            for gradients in (ours, theirs)
         ]
         by_batch.append(np.array(errors) / families.norm(exact))
     return np.median(by_batch, axis=0)
@@ -99,7 +98,7 @@ def _case(family, dtype):
     ("family", "dtype"),
     [
         _case(family, dtype)
-        for family in [*IMAGES, *families.SHAPES]
+        for family in [*torch_export.NETWORKS, *families.SHAPES]
         for dtype in ("bfloat16", "float16")
         if (family, dtype) != (sequences.lstm, "float16")  # torch has no kernel for it
     ],

@@ -114,6 +114,12 @@ def test_a_link_out_of_the_folder_is_not_followed(folder, outside, name):
         ExportedStep(folder)
 
 
+def test_a_loss_scale_without_its_count(folder):
+    changed(folder, lambda manifest: manifest.update(loss_scale={"scale": 2.0}))
+    with pytest.raises(FolderError, match="good_steps"):
+        ExportedStep(folder)
+
+
 def test_a_folder_that_is_a_link(folder, tmp_path):
     """What is inside is inside, however one comes there; so is a link to a file of the export."""
     (tmp_path / "link").symlink_to(folder)

@@ -29,10 +29,10 @@ def owned(step):
     return {f"{group} {name}": a for group, arrays in groups.items() for name, a in arrays.items()}
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 @pytest.fixture(scope="module")

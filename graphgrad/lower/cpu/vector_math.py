@@ -267,8 +267,7 @@ class _Values:
 
 def _outermost_binding(value: Any) -> Any | None:
     """A binding that is in no other one; None if an expression has none."""
-    found = nodes_in(value, prim.Let, outer_first=True)
-    return found[0] if found else None
+    return next(iter(nodes_in(value, prim.Let, outer_first=True)), None)
 
 
 def _replaced(old: Any, new: Any, node: Any) -> Any:

@@ -13,14 +13,14 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Range, prim
 from tvm.s_tir import SBlock
-from tvm.s_tir.analysis import get_sblock_access_region
 
 from ...ir.kernel_rewrite import replace_block
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, statements_of, static, volume
 from ...ir.loops import over_axes
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import nodes_in, replace_nodes
+from ...ir.visits import replace_nodes
 from ..kernels.contraction import operands, reuses_operands
+from ..kernels.local_values import restate_regions
 from .buffer_views import block_of, replace_nests
 
 _NARROW = ("bfloat16", "float16")
@@ -81,7 +81,7 @@ def _copy(narrow: Any, wide: Any) -> Any:
     ]
     at = [axis.var for axis in axes]
     store = tirx.BufferStore(wide, prim.Cast(_WIDE, tirx.BufferLoad(narrow, at)), at)
-    return over_axes(_with_regions(SBlock(axes, [], [], wide.name, store), [narrow, wide]))
+    return over_axes(restate_regions(SBlock(axes, [], [], wide.name, store)))
 
 
 def _of_wide(statement: Any, wide: dict[Any, Any]) -> Any:
@@ -95,11 +95,4 @@ def _of_wide(statement: Any, wide: dict[Any, Any]) -> Any:
 
     block = block_of(statement)
     body = replace_nodes(block.body, prim.Cast, widened)
-    accessed = {buffer_of(node): None for node in nodes_in(body, (Load, tirx.BufferStore))}
-    return over_axes(_with_regions(replace_block(block, body=body), list(accessed)))
-
-
-def _with_regions(block: SBlock, buffers: list[Any]) -> SBlock:
-    """A block with the regions that it reads and writes of some buffers."""
-    reads, writes, _ = get_sblock_access_region(block, {buffer: buffer for buffer in buffers})
-    return replace_block(block, reads=reads, writes=writes)
+    return over_axes(restate_regions(replace_block(block, body=body)))

@@ -41,9 +41,9 @@ def test_products(dtype):
     )
     expected = (a.astype("float32") @ b.astype("float32")).astype(kind).astype("float32")
     unit = float(ml_dtypes.finfo(kind).eps)
-    for found in (results.stock[0], results.scheduled[0]):
+    for result in (results.stock[0], results.scheduled[0]):
         # A sum in another order may be rounded to the neighbor.
-        np.testing.assert_allclose(found.astype("float32"), expected, rtol=2 * unit, atol=unit)
+        np.testing.assert_allclose(result.astype("float32"), expected, rtol=2 * unit, atol=unit)
 
 
 def test_a_factor_that_is_read_a_few_times_stays():
