@@ -7,7 +7,7 @@ compiled for the same target.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -102,6 +102,8 @@ class Processor:
         Width of a vector register.
     registers : int
         Number of vector registers.
+    multiplies_pairs : bool
+        Whether it adds products of pairs of bfloat16 to float32 in one instruction.
     row_bytes : int
         Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
         through them to the next.
@@ -111,6 +113,7 @@ class Processor:
 
     vector_bytes: int
     registers: int
+    multiplies_pairs: bool = False
     row_bytes: int = 1 << 19
     contraction: ContractionCosts = ContractionCosts()
     winograd: WinogradCosts = WinogradCosts()
@@ -170,7 +173,8 @@ def processor_of(resolved: tvm.target.Target) -> Processor:
     """The processor of an llvm target, by its name and its features."""
     has = tvm.get_global_func("target.target_has_feature")
     if has("avx512f", resolved):
-        return ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
+        family = ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
+        return replace(family, multiplies_pairs=bool(has("avx512bf16", resolved)))
     if has("avx2", resolved):
         return AVX2
     return NEON if has("neon", resolved) else SSE

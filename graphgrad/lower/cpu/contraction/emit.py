@@ -23,6 +23,7 @@ from tvm.tirx import ForKind
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
+from ..pair_products import add_pair_product, with_definitions
 from .elements import Element, Registers, each_element, registers_of
 from .frame import Frame
 from .pack import Panels, filled, panels_of
@@ -49,6 +50,8 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
     emitter = _Emitter(contraction, plan, result_store, panels, kind)
     fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in panels.values()]
     statement, buffers = emitter.nest()
+    if contraction.are_pairs:
+        statement = with_definitions(statement)
     return block(
         "contraction",
         *fills,
@@ -123,7 +126,7 @@ class _Emitter:
         zero = tirx.const(0, dtype)
 
         def add(element: Element) -> Any:
-            return element.keep(element.register + self._product(frame, element))
+            return element.keep(self._added(frame, element))
 
         steps = [
             each_element(plan, lambda element: element.keep(zero), registers=registers),
@@ -230,8 +233,8 @@ class _Emitter:
             lowest_rows.append(frame.number(0 if coefficient >= 0 else length - 1))
         return substitute_values(distance, frame.read(lowest_rows, frame.number(0)))
 
-    def _product(self, frame: Frame, element: Element) -> Any:
-        """One element's term: the product of both factors, read from panels where there are any."""
+    def _added(self, frame: Frame, element: Element) -> Any:
+        """An element's sum with one more term, of factors read from panels where there are any."""
         plan, rows, column = self._plan, element.rows, element.column
         indices = frame.read(rows, column)
         row_axes = [axis.var for axis, _ in plan.rows]
@@ -245,7 +248,9 @@ class _Emitter:
                 )
             else:
                 factors.append(substitute_values(factor, indices))
-        return factors[0] * factors[1]
+        if self._contraction.are_pairs:
+            return add_pair_product(element.register, *factors)
+        return element.register + factors[0] * factors[1]
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """The statement that sets the partial sums of a tile to zero."""
