@@ -22,8 +22,9 @@ from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes
 from ..kernels.contraction import operands, reuses_operands
 from ..kernels.local_values import restate_regions
+from .borders import borders_of
 from .buffer_views import block_of, replace_nests
-from .contraction import multiplies_pairs
+from .contraction import blocks_of, multiplies_pairs
 from .tuning import Processor
 
 _NARROW = ("bfloat16", "float16")
@@ -50,10 +51,14 @@ def widen_factors(func: tirx.PrimFunc, processor: Processor) -> tirx.PrimFunc:
     kernel_stages = stages(func)
     if kernel_stages is None:
         return func
+    blocks, arguments = blocks_of(func.body), list(func.params)
+    borders = borders_of(kernel_stages, list(func.body.block.alloc_buffers), blocks)
     wide: dict[Any, Any] = {}
     nests: list[Any] = []
     for stage, statement in zip(kernel_stages, statements_of(func.body.block.body), strict=True):
-        narrow = [] if multiplies_pairs(stage, statement, processor) else _narrow_factors(stage)
+        narrow = _narrow_factors(stage)
+        if narrow and multiplies_pairs(stage, blocks[stage.name], processor, borders, arguments):
+            narrow = []
         for buffer in narrow:
             if buffer not in wide:
                 wide[buffer] = tirx.decl_buffer(buffer.shape, _WIDE, f"{buffer.name}_wide")

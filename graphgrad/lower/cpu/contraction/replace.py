@@ -52,6 +52,7 @@ def nest_of(
     blocks: Mapping[str, Any],
     processor: Processor,
     borders: Mapping[Any, Border] | None = None,
+    arguments: Sequence[Any] = (),
 ) -> Any | None:
     """The nest that computes a contraction and its epilogue.
 
@@ -67,6 +68,8 @@ def nest_of(
     processor : Processor
     borders : dict, optional
         From the buffer of each padded copy to the tensor in it, which may be read instead.
+    arguments : sequence of Buffer, optional
+        Those of the kernel, of which pairs may be read.
     """
     contraction = _contraction_of(stage, blocks[stage.name])
     if contraction is None:
@@ -81,7 +84,9 @@ def nest_of(
         chosen_plan = plan(unpadded, processor, result_store)
         if chosen_plan is not None and reads_both_along(unpadded, chosen_plan.vector):
             return emit(unpadded, chosen_plan, result_store)
-    pairs = paired(contraction) if processor.multiplies_pairs else None
+    pairs = None
+    if processor.multiplies_pairs:
+        pairs = paired(contraction, arguments, borders or {})
     if pairs is not None:
         chosen_plan = plan(pairs.contraction, processor, result_store)
         if chosen_plan is not None:
@@ -90,13 +95,18 @@ def nest_of(
     return None if chosen_plan is None else emit(contraction, chosen_plan, result_store)
 
 
-def multiplies_pairs(stage: Stage, statement: Any, processor: Processor) -> bool:
-    """Whether the nest of a stage, given with its loops, is to multiply pairs of bfloat16."""
+def multiplies_pairs(
+    stage: Stage,
+    realize: Any,
+    processor: Processor,
+    borders: Mapping[Any, Border],
+    arguments: Sequence[Any],
+) -> bool:
+    """Whether the nest of a stage is to multiply pairs of bfloat16; see `nest_of`."""
     if not processor.multiplies_pairs or operands(stage) is None:
         return False
-    _, realize = loop_nest(statement)
     contraction = _contraction_of(stage, realize)
-    return contraction is not None and paired(contraction) is not None
+    return contraction is not None and paired(contraction, arguments, borders) is not None
 
 
 def _contraction_of(stage: Stage, realize: Any) -> Contraction | None:
