@@ -48,7 +48,7 @@ class Convolution:
         neighboring filters.
     weight : callable
         Given row and column of the window, channel and filter, returns the buffer and the indices
-        of the weight.
+        of the weight. The buffer is of float32, or, unless `turned`, of bfloat16.
     put : callable
         Given image, row, column, filter and value, returns the statement that stores a result.
     """
@@ -230,7 +230,7 @@ class ConvolutionKernel:
                 return store(
                     copy,
                     [row_tap, column_tap, *element],
-                    load(*weight_at(row_tap, column_tap, *element)),
+                    load(*weight_at(row_tap, column_tap, *element)).astype("float32"),
                 )
 
             return serial(

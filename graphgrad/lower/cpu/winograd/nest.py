@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from tvm.tirx import ForKind
+
 from ....ir.kernel_structure import Stage, buffer_of
-from ....ir.loops import Statement
+from ....ir.loops import Statement, block, fused, index, load, loop, scratch, store, variable
 from ...kernels.contraction import operands
 from ...kernels.epilogue import Epilogue
 from ...kernels.pads import Border
 from ..contraction import ResultStore, result_store_of
 from ..tuning import Processor
-from .choice import choose_convolution, choose_weight_gradient
+from .choice import Choice, choose_convolution, choose_weight_gradient
 from .form import Sum, convolution_of, weight_gradient_of
 from .forward import ConvolutionKernel
 from .weight import WeightGradientKernel
@@ -41,10 +44,11 @@ def nest_of(
     Returns
     -------
     Stmt or None
-        None if the stage computes something else, if it is not of float32, if vectors of results
-        cannot be stored as such, or if the direct kernel is as good.
+        None if the stage computes something else, if it is not of float32, of factors of float32 or
+        bfloat16, if vectors of results cannot be stored as such, or if the direct kernel is as
+        good.
     """
-    if operands(stage) is None or not _is_float32(stage):
+    if operands(stage) is None or not _has_known_floats(stage):
         return None
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None or not _stores_vectors(stage, blocks[stage.name], result_store):
@@ -67,11 +71,32 @@ def _convolution(
     choice = None if conv is None else choose_convolution(conv, processor)
     if conv is None or choice is None:
         return None
+    # Vectors of bfloat16 cannot be transposed in registers.
+    narrow, _ = conv.weight(*[index(0)] * 4)
+    if not conv.turned or str(narrow.dtype) == "float32":
+        return _kernel_of(conv, choice)
+    wide = scratch(f"{narrow.name}_wide", [int(extent) for extent in narrow.shape])
+    kernel = _kernel_of(replace(conv, weight=lambda *at: (wide, conv.weight(*at)[1])), choice)
+    return block("scratch", _widened(narrow, wide, choice.panel.lanes), kernel, buffers=[wide])
+
+
+def _kernel_of(conv: Convolution, choice: Choice) -> Statement:
     kernel = ConvolutionKernel(conv, choice.filtering, choice.panel)
     blocks = choice.blocks
     if blocks.images:
         return kernel.by_images(blocks.images, blocks.rows)
     return kernel.by_filters(blocks.depth)
+
+
+def _widened(narrow: Any, wide: Any, lanes: int) -> Statement:
+    """The statement that copies weights to float32; their last axis is one of whole vectors."""
+    *outer, last = (int(extent) for extent in narrow.shape)
+    indices = [variable("i") for _ in outer]
+    vector, lane = variable("vector"), variable("lane")
+    at = [*indices, vector * lanes + lane]
+    copy = store(wide, at, load(narrow, at).astype("float32"))
+    around = [*zip(indices, outer, strict=True), (vector, last // lanes)]
+    return fused(around, loop(lane, lanes, copy, ForKind.VECTORIZED), ForKind.PARALLEL)
 
 
 def _weight_gradient(
@@ -93,10 +118,10 @@ def _weight_gradient(
     return kernel.of_all_tiles(blocks.depth)
 
 
-def _is_float32(stage: Stage) -> bool:
-    """Whether everything that a stage reads and writes is of float32."""
-    return all(
-        str(buffer_of(access).dtype) == "float32" for access in (*stage.loads, *stage.stores)
+def _has_known_floats(stage: Stage) -> bool:
+    """Whether a stage adds up in float32, and reads float32 or bfloat16."""
+    return stage.dtype == "float32" and all(
+        str(buffer_of(load).dtype) in ("float32", "bfloat16") for load in stage.loads
     )
 
 
