@@ -50,6 +50,9 @@ _COPY_COST = 4
 _MAX_RELATIVE_COST = 0.9
 """Share of the cost of the contraction of single terms up to which pairs are preferred."""
 
+_MIN_TERMS = 3
+"""Terms along an axis from which on there are two pairs, and so a loop over them."""
+
 _LANES = 16
 """Pairs that are copied at once, if neighbors in memory are so many."""
 
@@ -249,7 +252,7 @@ def _along(
     borders: Mapping[Any, Border],
 ) -> PairedContraction | None:
     """The contraction of the pairs of terms along an axis; None if these are not regular."""
-    if axis.extent is None or axis.extent < 2:
+    if axis.extent is None or axis.extent < _MIN_TERMS:
         return None
     half = Axis(variable(f"{axis.var.name}_pair", str(axis.var.ty)), ceil_div(axis.extent, 2), True)
     factors = []
