@@ -23,12 +23,13 @@ _INSTRUCTION_LANES = (4, 8, 16)
 """The numbers of sums that there are instructions for."""
 
 _VECTOR = """
-declare <{n} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(<{n} x float>, <{m} x bfloat>, <{m} x bfloat>)
-define linkonce_odr <{n} x float> @{name}_{n}(<{n} x float> %sum, <{n} x i32> %a, <{n} x i32> %b) alwaysinline nounwind {{
-  %x = bitcast <{n} x i32> %a to <{m} x bfloat>
-  %y = bitcast <{n} x i32> %b to <{m} x bfloat>
-  %r = call <{n} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(<{n} x float> %sum, <{m} x bfloat> %x, <{m} x bfloat> %y)
-  ret <{n} x float> %r
+declare {floats} @{intrinsic}({floats}, {numbers}, {numbers})
+define linkonce_odr {floats} @{name}_{lanes}({floats} %sum, {pairs} %a, {pairs} %b)
+    alwaysinline nounwind {{
+  %x = bitcast {pairs} %a to {numbers}
+  %y = bitcast {pairs} %b to {numbers}
+  %r = call {floats} @{intrinsic}({floats} %sum, {numbers} %x, {numbers} %y)
+  ret {floats} %r
 }}
 """
 
@@ -44,7 +45,14 @@ define linkonce_odr float @{name}_1(float %sum, i32 %a, i32 %b) alwaysinline nou
 """
 
 _DEFINITIONS = "".join(
-    _VECTOR.format(name=_NAME, n=lanes, m=2 * lanes, bits=32 * lanes)
+    _VECTOR.format(
+        name=_NAME,
+        lanes=lanes,
+        intrinsic=f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}",
+        floats=f"<{lanes} x float>",
+        pairs=f"<{lanes} x i32>",
+        numbers=f"<{2 * lanes} x bfloat>",
+    )
     for lanes in _INSTRUCTION_LANES
 ) + _SCALAR.format(name=_NAME)
 """The functions in LLVM's language. They are inlined always: calls would spill all registers."""
@@ -76,12 +84,12 @@ def bits(element: Any) -> Any:
 
 
 def pair(first: Any, second: Any) -> Any:
-    """The int32 of two bfloat16 elements of memory, which LLVM reads at once if they are neighbors."""
+    """The int32 of two bfloat16 elements of memory; LLVM reads neighbors at once."""
     return bits(first) | (bits(second) << 16)
 
 
 def with_definitions(statement: Statement) -> Statement:
-    """A statement that calls `add_pair_product`, with what the code generator is to be told of it."""
+    """A statement that calls `add_pair_product`, with the definitions of that."""
     return tirx.AttrStmt(
         tvm.ir.StringImm(_NAME), "pragma_import_llvm", tvm.ir.StringImm(_DEFINITIONS), statement
     )

@@ -129,7 +129,7 @@ class Processor:
         return max(self.vector_bytes * 8 // bits, 1)
 
 
-ZEN4 = Processor(vector_bytes=64, registers=32)
+ZEN4 = Processor(vector_bytes=64, registers=32, multiplies_pairs=True)
 """AVX-512 in two passes: a multiply-add and a load of 512 bits in a cycle. Measured on an EPYC of
 the fourth generation, on which the defaults are measured."""
 

@@ -42,8 +42,8 @@ class Contraction:
     reduced : tuple of Axis
         The axes that are summed over.
     factors : tuple of Expr
-        The two factors: loads, possibly under casts, or pairs of loads. They may mention variables that are no axes;
-        the code around the contraction's loops binds these.
+        The two factors: loads, possibly under casts, or pairs of loads. They may mention variables
+        that are no axes; the code around the contraction's loops binds these.
     dtype : str
         The dtype of the factors, of the products and of the sum.
     are_pairs : bool

@@ -133,7 +133,7 @@ class _Factor:
 
     def _of_numbers(self, at: list[Any]) -> Statement:
         """The statement that makes one pair of its two numbers."""
-        shifted = [index - zeros if zeros else index for index, zeros in zip(at, self.before)]
+        shifted = self._in_source(at)
         first, second = list(shifted), list(shifted)
         first[self.dimension] = at[self.dimension] * 2
         second[self.dimension] = at[self.dimension] * 2 + 1
@@ -149,12 +149,17 @@ class _Factor:
     def _of_neighbors(self, outer: list[Any], start: Any) -> Statement:
         """The statement that copies a vector of pairs, both numbers of which are neighbors."""
         one = tirx.const(1, str(start.ty))
-        shifted = [index - zeros if zeros else index for index, zeros in zip(outer, self.before)]
+        shifted = self._in_source(outer)
         numbers = tirx.BufferLoad(self.source, [*shifted, tirx.Ramp(start * 2, one, 2 * _LANES)])
         at = [*outer, tirx.Ramp(start, one, _LANES)]
         body = tirx.BufferStore(self.copy, tirx.reinterpret(f"int32x{_LANES}", numbers), at)
         zeros = tirx.Broadcast(tirx.const(0, "int32"), _LANES)
         return self._inside_border(shifted, at, body, zeros)
+
+    def _in_source(self, at: list[Any]) -> list[Any]:
+        """Indices of the copy, all or the outer ones, less the border."""
+        indices = zip(at, self.before, strict=False)
+        return [index - zeros if zeros else index for index, zeros in indices]
 
     def _inside_border(
         self, shifted: list[Any], at: list[Any], body: Statement, zero: Any
@@ -162,7 +167,7 @@ class _Factor:
         """A statement that stores, or the store of a zero where the indices are in the border."""
         conditions = []
         for index, padded, extent, zeros in zip(
-            shifted, self.copy.shape, self.source.shape, self.before
+            shifted, self.copy.shape, self.source.shape, self.before, strict=False
         ):
             if zeros > 0:
                 conditions.append(index >= 0)
@@ -291,7 +296,7 @@ def _factor(
     if None in shape or len(using) != 1:
         return None
     (dimension,) = using
-    index, length = load.indices[dimension], shape[dimension]
+    index, length = load.indices[dimension], shape[dimension] or 0
     has_border = before[dimension] != 0 or int(source.shape[dimension]) != length
     is_odd = known(axis) % 2 == 1
     # A last single term has a zero beside it: behind the end of the tensor.
@@ -301,7 +306,8 @@ def _factor(
     first = analyzer.simplify(substitute_values(index, {axis.var: half.var * 2}))
     if not analyzer.can_prove_equal(tirx.floormod(first, 2), 0):
         return None
-    lengths = [ceil_div(n, 2) if number == dimension else n for number, n in enumerate(shape)]
+    lengths = list(shape)
+    lengths[dimension] = ceil_div(length, 2)
     copy = tirx.decl_buffer(lengths, "int32", f"{buffer.name}_pairs")
     at, both = list(load.indices), []
     at[dimension] = analyzer.simplify(tirx.floordiv(first, 2))

@@ -17,7 +17,7 @@ from ..contraction import ResultStore, result_store_of
 from ..tuning import Processor
 from .choice import Choice, choose_convolution, choose_weight_gradient
 from .form import Sum, convolution_of, weight_gradient_of
-from .forward import ConvolutionKernel
+from .forward import Convolution, ConvolutionKernel
 from .weight import WeightGradientKernel
 
 
