@@ -43,6 +43,19 @@ class ContractionCosts:
         than that of other copies because what one core has copied, another has to fetch.
     prefetch_steps : int
         Steps of a sum that take as long as a line takes to come from memory.
+    min_copy_reuse : int
+        Results that must read each element of the other factor for its copy to be worth the time.
+    far_step_bytes : int
+        Bytes between the reads of neighboring steps of a sum, from which on steps touch so many
+        pages that the other factor is better copied.
+    crowded_rows, crowded_row_bytes : int
+        Rows at a distance of so many bytes, or more, share sets of the first-level cache, which
+        holds so many of them.
+    crowded_overhead : float
+        Share of the time that it costs to read more of such rows.
+    element_store_cycles, element_copy_cycles : float
+        Cycles to store one element of a tile that cannot be stored in vectors, and to copy one into
+        a panel from vectors that are not contiguous.
     """
 
     near_bytes: int = 5 << 17
@@ -55,6 +68,13 @@ class ContractionCosts:
     min_terms_per_part: int = 256
     min_panel_reuse: int = 1100
     prefetch_steps: int = 32
+    min_copy_reuse: int = 128
+    far_step_bytes: int = 1024
+    crowded_rows: int = 8
+    crowded_row_bytes: int = 2048
+    crowded_overhead: float = 0.15
+    element_store_cycles: float = 2.0
+    element_copy_cycles: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,8 @@ class WinogradCosts:
         Bytes of factors of a block of images for a weight gradient: a part of the shared cache.
     max_whole_bytes : int
         Bytes of the factors of all tiles up to which a weight gradient computes them all first.
+    depth_channels : int
+        Channels, or rows of weights, at a time, whose factors and products stay in a core's cache.
     """
 
     vector_move_cost: int = 15
@@ -90,6 +112,7 @@ class WinogradCosts:
     image_block_bytes: int = 1 << 19
     gradient_block_bytes: int = 4 << 20
     max_whole_bytes: int = 20 << 20
+    depth_channels: int = 64
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,14 @@ class Processor:
         Number of vector registers.
     row_bytes : int
         Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
-        through them to the next.
+        through them to the next. A longer row is cut where it can be.
+    step_bytes : int
+        Bytes up to which each core may read, in each step of a loop over time, what is the same for
+        all lanes: a part of its own cache. More is read better once for all lanes.
+    line_bytes : int
+        Bytes of a cache line.
+    sum_vectors : int
+        Vectors of partial sums side by side that hide the latency of an addition.
     contraction : ContractionCosts
     winograd : WinogradCosts
     """
@@ -112,6 +142,9 @@ class Processor:
     vector_bytes: int
     registers: int
     row_bytes: int = 1 << 19
+    step_bytes: int = 1 << 17
+    line_bytes: int = 64
+    sum_vectors: int = 4
     contraction: ContractionCosts = ContractionCosts()
     winograd: WinogradCosts = WinogradCosts()
 

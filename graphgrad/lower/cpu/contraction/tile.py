@@ -1,7 +1,7 @@
 """The choice of a register tile, by an estimate of the cycles that a contraction takes with it.
 
-The costs, those of `tuning` and the constants below, which hold for every processor, serve to rank
-tiles, not to predict seconds.
+The costs, those of `tuning` and the constants below, which are shares of the time and sizes
+that do on every processor, serve to rank tiles, not to predict seconds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,9 @@ _SPREAD_ROWS_COST = 1e-6
 """Share of the time per doubling of the distance that a tile's rows span in memory. It is so small
 that it only decides between tiles that are otherwise equal."""
 
-_MAX_UNCROWDED_ROWS = 8
-_CROWDED_ROW_BYTES = 2048
-_CROWDED_OVERHEAD = 0.15
-"""Share of the time that it costs to read more than `_MAX_UNCROWDED_ROWS` rows which lie
-`_CROWDED_ROW_BYTES` or more apart: they compete for the same sets of the first-level cache."""
-
 _BLOCKED_SUM_OVERHEAD = 0.05
 """Share of the time that it costs to go through a sum in blocks, where a panel
 exceeds the near cache."""
-
-_ELEMENT_STORE_CYCLES = 2.0
-"""Cycles to store one element of a tile that cannot be stored in vectors."""
 
 _MAX_GUARDED_TILE_BYTES = 1024
 """Tiles whose terms may lie outside a factor stay below this many bytes of results. Larger tiles
@@ -45,9 +36,6 @@ these loads is what takes time."""
 
 _MAX_SHORT_SUM_VECTORS = 4
 """Vectors of a tile of short sums at most: so few let a core begin the next tile meanwhile."""
-
-_ELEMENT_COPY_CYCLES = 2.0
-"""Cycles to copy one element into a panel of vectors that are not contiguous."""
 
 _MAX_COPY_SHARE = 0.5
 """Share of the time of the multiply-adds that copying may take at most."""
@@ -233,7 +221,7 @@ def _cycles(
     other_factor = 1 - tile.panel
     row_steps = [(contraction.step(other_factor, axis) or 0, length) for axis, length in tile.rows]
     distant_lengths = [
-        length for step, length in row_steps if step * itemsize >= _CROWDED_ROW_BYTES
+        length for step, length in row_steps if step * itemsize >= costs.crowded_row_bytes
     ]
     panel_bytes = (
         tile.width * volume(contraction.used_by(tile.panel, contraction.reduced)) * itemsize
@@ -241,14 +229,14 @@ def _cycles(
     # All losses are shares of the time of the multiply-adds.
     overhead = (
         costs.ragged_overhead * ragged_axes
-        + _CROWDED_OVERHEAD * (math.prod(distant_lengths) > _MAX_UNCROWDED_ROWS)
+        + costs.crowded_overhead * (math.prod(distant_lengths) > costs.crowded_rows)
         + _BLOCKED_SUM_OVERHEAD * (panel_bytes > costs.near_bytes)
         + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in row_steps))
     )
-    store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT_STORE_CYCLES)
+    store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * costs.element_store_cycles)
     copy_cycles = 0.0
     if tile.copied:
-        copy_cycles = _ELEMENT_COPY_CYCLES * volume(
+        copy_cycles = costs.element_copy_cycles * volume(
             contraction.used_by(tile.panel, contraction.axes)
         )
         if copy_cycles > _MAX_COPY_SHARE * adding_cycles:
