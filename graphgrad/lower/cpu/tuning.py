@@ -135,6 +135,9 @@ class Processor:
         Bytes of a cache line.
     sum_vectors : int
         Vectors of partial sums side by side that hide the latency of an addition.
+    by_lane : bool
+        Whether a multiply-add takes one lane of a register as a factor of all its own. Contractions
+        then load neighboring terms of what is broadcast as one vector.
     contraction : ContractionCosts
     winograd : WinogradCosts
     """
@@ -145,6 +148,7 @@ class Processor:
     step_bytes: int = 1 << 17
     line_bytes: int = 64
     sum_vectors: int = 4
+    by_lane: bool = False
     contraction: ContractionCosts = ContractionCosts()
     winograd: WinogradCosts = WinogradCosts()
 
@@ -192,8 +196,22 @@ AVX2 = Processor(
 )
 """256 bits: two multiply-adds in a cycle. Measured on the same Xeon with code for a Haswell."""
 
-NEON = Processor(vector_bytes=16, registers=32)
-"""128 bits, 32 registers. Not measured: tiles are checked in disassembled code alone."""
+NEON = Processor(
+    vector_bytes=16,
+    registers=32,
+    by_lane=True,
+    contraction=ContractionCosts(
+        # Counted in instructions: a loop is five, and one loads two vectors of a panel.
+        step_cycles=5.0,
+        vector_load_cycles=0.5,
+        element_load_cycles=0.5,
+        ragged_overhead=0.0,
+        narrow_cycles=1.0,
+        # As of all processors that are measured but Zen 4.
+        min_panel_reuse=48,
+    ),
+)
+"""128 bits, 32 registers. Not measured: `bench/inner_loops.py` counts what code is made of."""
 
 SSE = Processor(vector_bytes=16, registers=16)
 """128 bits, 16 registers, which is also assumed of unknown processors."""

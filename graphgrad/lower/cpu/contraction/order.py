@@ -93,7 +93,21 @@ class _Planner:
             parallel=volume(self._contraction.axes) >= _MIN_PARALLEL_MULTIPLY_ADDS,
             unrolled=self._unrolled(terms),
         )
+        chosen_plan = self._plan_held_vectors(chosen_plan)
         return self._plan_term_prefetch(self._plan_row_prefetch(chosen_plan))
+
+    def _plan_held_vectors(self, chosen_plan: Plan) -> Plan:
+        """A plan that also loads the factor beside the panel in vectors, if the tile says so."""
+        held, lanes = self._tile.held, self._tile.held_lanes
+        *outer, innermost = chosen_plan.terms
+        if held is None or self._is_symbolic:
+            return chosen_plan
+        # All trips of loops around it must leave it the same number of trips.
+        steps = math.gcd(known(innermost.axis), innermost.trips or 1, lanes)
+        is_packed = any(factor != self._tile.panel for factor, _ in chosen_plan.packed)
+        if held.reduced and (held is not innermost.axis or is_packed or steps < lanes):
+            return chosen_plan
+        return replace(chosen_plan, terms=(*outer, *_split_loop(innermost, steps)), held=held)
 
     def _plan_row_prefetch(self, chosen_plan: Plan) -> Plan:
         """A plan that also prefetches rows of the next tile, if rows are contiguous and long.
@@ -145,6 +159,8 @@ class _Planner:
         """
         contraction = self._contraction
         broadcast = contraction.step(1 - self._tile.panel, chosen_plan.vector) == 0
+        if chosen_plan.held is not None:
+            return False  # what it would save is not known, and it is an instruction more
         copied = any(factor == packed_factor for packed_factor, _ in chosen_plan.packed)
         return broadcast and not copied and factor not in contraction.inside
 

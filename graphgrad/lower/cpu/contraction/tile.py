@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -57,6 +57,11 @@ class Tile:
         The number of elements of a vector, and of vectors side by side.
     rows : tuple of (Axis, int)
         The other axes of the tile, and the number of elements along each.
+    held : Axis or None
+        An axis of the sum, or of the rows, along which the other factor is loaded in vectors, to
+        multiply by their lanes; None if it is loaded element by element.
+    held_lanes : int
+        The number of elements of such a vector; 1 if there are none.
     """
 
     vector: Axis
@@ -65,6 +70,8 @@ class Tile:
     lanes: int
     vectors: int
     rows: tuple[tuple[Axis, int], ...]
+    held: Axis | None = None
+    held_lanes: int = 1
 
     @property
     def width(self) -> int:
@@ -133,7 +140,31 @@ def _tiles_along(
         if contraction.inside:
             max_rows = min(max_rows, (_MAX_GUARDED_TILE_BYTES - 1) // (vectors * lanes * itemsize))
         for rows in _rows(row_axes, max_rows):
-            yield Tile(vector_axis, panel, copied, lanes, vectors, rows)
+            tile = Tile(vector_axis, panel, copied, lanes, vectors, rows)
+            if not processor.by_lane:
+                yield tile
+            elif by_lane := _by_lane(contraction, tile, processor):
+                yield by_lane
+
+
+def _by_lane(contraction: Contraction, tile: Tile, processor: Processor) -> Tile | None:
+    """The tile for a processor that multiplies by lanes; None if its registers do not suffice."""
+    other, lanes = 1 - tile.panel, processor.lanes(contraction.dtype)
+    free = processor.registers - 1 - tile.registers - tile.vectors
+    rows = tile.registers // tile.vectors
+    if contraction.step(other, tile.vector) != 0:
+        return tile
+    if not contraction.distances:
+        if len(tile.rows) == 1 and rows % lanes == 0:
+            ((axis, length),) = tile.rows
+            is_whole = axis.extent is not None and axis.extent % length == 0
+            if is_whole and contraction.step(other, axis) == 1 and rows // lanes <= free:
+                return replace(tile, held=axis, held_lanes=lanes)
+        for axis in contraction.reduced if rows <= free else ():
+            if contraction.step(other, axis) == 1 and (axis.extent or 1) % lanes == 0:
+                return replace(tile, held=axis, held_lanes=lanes)
+    # Elements are loaded in pairs, two of which are under way.
+    return tile if free >= 3 else None
 
 
 def _panel_factor(contraction: Contraction, axis: Axis) -> int | None:
@@ -216,7 +247,10 @@ def _cycles(
     adding_cycles = (
         tiles
         * terms
-        * (_step_cycles(contraction, tile, costs) * operation_cycles + costs.step_cycles)
+        * (
+            _step_cycles(contraction, tile, costs) * operation_cycles
+            + costs.step_cycles / tile.held_lanes
+        )
     )
     other_factor = 1 - tile.panel
     row_steps = [(contraction.step(other_factor, axis) or 0, length) for axis, length in tile.rows]
@@ -254,7 +288,10 @@ def _step_cycles(contraction: Contraction, tile: Tile, costs: ContractionCosts) 
         elements = (
             _mean_loads(contraction, factor, tile) if sum_is_short else math.prod(row_lengths)
         )
-        load_count = elements * (tile.vectors if is_vector else 1)
+        if factor != tile.panel and tile.held is not None:
+            is_vector, load_count = True, elements / tile.held_lanes
+        else:
+            load_count = elements * (tile.vectors if is_vector else 1)
         loads += load_count
         exposed_cycles += load_count * (
             costs.vector_load_cycles if is_vector else costs.element_load_cycles

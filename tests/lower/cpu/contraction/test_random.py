@@ -12,12 +12,12 @@ from tvm import te
 from graphgrad.fallback import create_prim_func
 from graphgrad.lower.cpu import schedule as cpu
 from graphgrad.lower.cpu.contraction import replace
-from graphgrad.lower.cpu.tuning import ContractionCosts, Processor
+from graphgrad.lower.cpu.tuning import NEON, ContractionCosts, Processor
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0}
-UNITS = [Processor(64, 32), Processor(32, 16), Processor(16, 16)]
+UNITS = [Processor(64, 32), Processor(32, 16), Processor(16, 16), NEON]
 
 
 def wide(value, dtype):
