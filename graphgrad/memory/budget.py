@@ -21,10 +21,10 @@ from ..errors import ArgumentError
 from ..ir.kernel_calls import bytes_of
 from ..ir.visits import nodes_in
 from .allocation import scratch_bytes
-from .line import Line
+from .line import Line, PlannedRun, PlannedTensor
 from .rematerialize import Schedule
 
-_LEAST_TRIED = 4
+_LEAST_PACKED = 4
 """Of the schedules with the fewest bytes in use, how many are packed to tell the least budget."""
 
 
@@ -44,6 +44,8 @@ class MemoryPlan:
         What kernels hold for themselves.
     unconstrained : int
         The peak if nothing was computed twice.
+    least : int
+        The least budget that can be met.
     repeated : int
         How many calls of kernels run a second time.
     """
@@ -53,6 +55,7 @@ class MemoryPlan:
     tensors: int
     scratch: int
     unconstrained: int
+    least: int
     repeated: int
 
     @property
@@ -124,12 +127,18 @@ class FunctionBudget:
         Bytes that count too, and that the function is not given.
     plan : MemoryPlan or None
         What lowering has planned.
+    runs : list of PlannedRun
+        What the function runs, in order, by that plan.
+    at_peak : list of PlannedTensor
+        What of its tensors is in use where these take most.
     """
 
     function: str
     budget: MemoryBudget
     beside: int = 0
     plan: MemoryPlan | None = field(default=None, init=False)
+    runs: list[PlannedRun] = field(default_factory=list, init=False)
+    at_peak: list[PlannedTensor] = field(default_factory=list, init=False)
 
     @property
     def settings(self) -> list[Any]:
@@ -172,37 +181,36 @@ class FunctionBudget:
         scratch = max((sum(scratch_bytes(kernel)) for kernel in kernels), default=0)
         fixed = arguments + results + scratch
         unconstrained = fixed + line.program.unconstrained.block_bytes
+        schedules = line.program.schedules()
+        smallest = sorted(schedules, key=lambda schedule: schedule.least_bytes)[:_LEAST_PACKED]
+        least = fixed + min(schedule.block_bytes for schedule in smallest)
         limit = self.budget.limit
-        limit = limit if isinstance(limit, int) else int(limit * unconstrained)
-        schedule = _quickest(line.program.schedules(), limit - fixed, fixed, unconstrained)
+        room = (limit if isinstance(limit, int) else int(limit * unconstrained)) - fixed
+        schedule = _quickest(schedules, room)
+        if schedule is None:
+            raise ArgumentError(
+                f"memory: the budget of {megabytes(fixed + room)} cannot be met. The least "
+                f"possible is {least} bytes, {least / unconstrained:.3f} of what the step needs if "
+                f"nothing is computed twice ({megabytes(unconstrained)}); {megabytes(fixed)} are "
+                "arguments, results, and what kernels hold. Give more, or a smaller batch"
+            )
         repeated = sum(run.is_repeated for run in schedule.runs)
         self.plan = MemoryPlan(
-            arguments, results, schedule.block_bytes, scratch, unconstrained, repeated
+            arguments, results, schedule.block_bytes, scratch, unconstrained, least, repeated
         )
+        self.runs = line.runs(schedule)
+        self.at_peak = line.tensors(schedule, int(schedule.in_use.argmax()))
         planned = mod.clone()
         planned[variable] = line.function(schedule)
         return planned
 
 
-def _quickest(schedules: list[Schedule], room: int, fixed: int, unconstrained: int) -> Schedule:
-    """The first of some schedules whose block fits.
-
-    Raises
-    ------
-    ArgumentError
-        None fits.
-    """
+def _quickest(schedules: list[Schedule], room: int) -> Schedule | None:
+    """The first of some schedules whose block fits; None if there is none."""
     for schedule in schedules:
         if schedule.least_bytes <= room and schedule.block_bytes <= room:
             return schedule
-    smallest = sorted(schedules, key=lambda schedule: schedule.least_bytes)[:_LEAST_TRIED]
-    least = fixed + min(schedule.block_bytes for schedule in smallest)
-    raise ArgumentError(
-        f"memory: the budget of {megabytes(fixed + room)} cannot be met. The least possible is "
-        f"{least} bytes ({least / unconstrained:.3f} of what the step needs if nothing is computed "
-        f"twice, {megabytes(unconstrained)}); {megabytes(fixed)} are arguments, results and what "
-        "kernels hold. Give more, or a smaller batch"
-    )
+    return None
 
 
 def megabytes(count: int) -> str:

@@ -7,7 +7,7 @@ bound where a step needs it first, and once more for the tensors that a repeated
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax, tirx
@@ -29,6 +29,32 @@ _STORES_PER_SECOND = 60e9
 
 _ALLOCATION = "relax.builtin.alloc_tensor"
 _ALLOCATIONS = (_ALLOCATION, "relax.memory.alloc_storage")
+
+
+class PlannedRun(NamedTuple):
+    """A step of a function, in the order of a plan.
+
+    Attributes
+    ----------
+    kernel : str
+        What it calls; empty if that is no kernel.
+    position : int
+        The step's position among those of the function before it was planned.
+    bytes : int
+        What planned tensors are in use meanwhile.
+    """
+
+    kernel: str
+    position: int
+    bytes: int
+
+
+class PlannedTensor(NamedTuple):
+    """A planned tensor: its name, its size in bytes, and the run that writes it."""
+
+    name: str
+    bytes: int
+    run: int
 
 
 @dataclass(frozen=True)
@@ -100,7 +126,7 @@ class Line:
             for call in calls
         ]
         order = freeing_first(sizes, steps)
-        self._calls = [calls[position] for position in order]
+        self._order, self._calls = order, [calls[position] for position in order]
         self.kernels = {call.binding.value.op for call in calls if self._kernel(call.binding)}
         outside = [
             _bytes_taken(binding.value, binding.var.ty)
@@ -164,6 +190,30 @@ class Line:
             for key, (binding, *others) in allocations.items()
             if key not in held and not others and bytes_of(binding.var.ty)
         }
+
+    def runs(self, schedule: Schedule) -> list[PlannedRun]:
+        """The steps of a schedule."""
+        in_use = schedule.in_use.tolist()
+        runs = []
+        for position, run in enumerate(schedule.runs):
+            binding = self._calls[run.step].binding
+            is_kernel = self._kernel(binding) is not None
+            name = str(binding.value.op.name_hint) if is_kernel else ""
+            runs.append(PlannedRun(name, self._order[run.step], in_use[position]))
+        return runs
+
+    def tensors(self, schedule: Schedule, position: int) -> list[PlannedTensor]:
+        """The tensors in use at a position of a schedule, the largest first."""
+        names = {number: var.name for var, number in self._number.items()}
+        for binding in self._bindings.values():  # the names that the program gave them, if any
+            if isinstance(binding.value, tvm.ir.Var) and binding.value in self._number:
+                names[self._number[binding.value]] = binding.var.name
+        tensors = [
+            PlannedTensor(names[tensor % len(self.program.sizes)], schedule.sizes[tensor], first)
+            for tensor, first in enumerate(schedule.first)
+            if 0 <= first <= position <= schedule.last[tensor] and schedule.sizes[tensor]
+        ]
+        return sorted(tensors, key=lambda tensor: -tensor.bytes)
 
     def function(self, schedule: Schedule) -> relax.Function:
         """The function that runs a schedule, with all planned tensors in one block of memory."""

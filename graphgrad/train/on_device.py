@@ -60,8 +60,8 @@ class CallInputs:
 class Watch(Protocol):
     """An observer of compilation, such as a profile: sees the lowering and the loaded machine."""
 
-    def lowering(self, name: str) -> AbstractContextManager[None]:
-        """The contexts in which a function is lowered."""
+    def lowering(self, name: str, budget: FunctionBudget | None) -> AbstractContextManager[None]:
+        """The contexts in which a function is lowered, whose memory may have a budget."""
 
     def loaded(self, machine: relax.VirtualMachine, device: tvm.runtime.Device) -> None:
         """Take the machine that runs it."""
@@ -198,7 +198,8 @@ class ModelOnDevice(Synchronized):
     ) -> tvm.IRModule:
         """Lower a module, in the contexts of the watch if there is one."""
         winograd = self._objective.winograd
-        with self._watch.lowering(name) if self._watch is not None else nullcontext():
+        watch = self._watch
+        with watch.lowering(name, budget) if watch is not None else nullcontext():
             return lower(mod, self._target, winograd=winograd, early=early, budget=budget)
 
     def _load(
