@@ -47,7 +47,7 @@ class MemoryPlan:
     least : int
         The least budget that can be met.
     repeated : int
-        How many calls of kernels run a second time.
+        How many calls of kernels are repeated.
     """
 
     arguments: int
@@ -69,7 +69,7 @@ class MemoryPlan:
             f"{megabytes(self.peak)} at the peak, {share:.2f} of {megabytes(self.unconstrained)}: "
             f"arguments {megabytes(self.arguments)}, results {megabytes(self.results)}, tensors "
             f"{megabytes(self.tensors)}, kernels {megabytes(self.scratch)}; {self.repeated} calls "
-            "of kernels run twice"
+            "of kernels are repeated"
         )
 
 
@@ -82,16 +82,28 @@ class MemoryBudget:
     limit : int or float
         An int is a number of bytes. A float, above 0 and at most 1, is a share of what the step
         would hold if nothing was computed twice.
+    repeats : int
+        By default a kernel may run twice, so that a step takes at most as much longer as a forward
+        pass takes. 2 lets what has been repeated be dropped and repeated in turn, and so on: less
+        memory is enough then, and choosing takes longer. 0 repeats nothing.
 
     Raises
     ------
     ArgumentError
-        The limit is neither.
+        A value is none of these.
+
+    Examples
+    --------
+    >>> step = gg.train_step(model, memory=gg.MemoryBudget(0.4, repeats=2))
     """
 
     limit: int | float
+    repeats: int = 1
 
     def __post_init__(self) -> None:
+        repeats = self.repeats
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
+            raise ArgumentError(f"memory: repeats={repeats!r} is no whole number of at least 0")
         limit = self.limit
         is_share = isinstance(limit, float) and 0 < limit <= 1
         is_bytes = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
@@ -143,7 +155,7 @@ class FunctionBudget:
     @property
     def settings(self) -> list[Any]:
         """All that a plan depends on beside the module, as plain values."""
-        return [self.function, self.budget.limit, self.beside]
+        return [self.function, self.budget.limit, self.budget.repeats, self.beside]
 
     def apply(self, mod: tvm.IRModule, counts_scratch: bool) -> tvm.IRModule:
         """The module with the memory of the function planned; `plan` says how.
@@ -180,8 +192,8 @@ class FunctionBudget:
         kernels = [mod[name] for name in line.kernels] if counts_scratch else []
         scratch = max((sum(scratch_bytes(kernel)) for kernel in kernels), default=0)
         fixed = arguments + results + scratch
-        unconstrained = fixed + line.program.unconstrained.block_bytes
-        schedules = line.program.schedules()
+        unconstrained = fixed + line.program.whole.block_bytes
+        schedules = line.program.schedules(self.budget.repeats)
         smallest = sorted(schedules, key=lambda schedule: schedule.least_bytes)[:_LEAST_PACKED]
         least = fixed + min(schedule.block_bytes for schedule in smallest)
         limit = self.budget.limit
@@ -194,9 +206,14 @@ class FunctionBudget:
                 f"nothing is computed twice ({megabytes(unconstrained)}); {megabytes(fixed)} are "
                 "arguments, results, and what kernels hold. Give more, or a smaller batch"
             )
-        repeated = sum(run.is_repeated for run in schedule.runs)
         self.plan = MemoryPlan(
-            arguments, results, schedule.block_bytes, scratch, unconstrained, least, repeated
+            arguments=arguments,
+            results=results,
+            tensors=schedule.block_bytes,
+            scratch=scratch,
+            unconstrained=unconstrained,
+            least=least,
+            repeated=schedule.repeated,
         )
         self.runs = line.runs(schedule)
         self.at_peak = line.tensors(schedule, int(schedule.in_use.argmax()))

@@ -20,7 +20,7 @@ from ..ir.rewrite import replace_body
 from ..ir.visits import nodes_in
 from .alias import Module, Use
 from .call_effects import may_be_view
-from .rematerialize import Program, Run, Schedule, Step
+from .rematerialize import Program, Schedule, Step
 from .reorder import freeing_first
 
 _BYTES_PER_SECOND = 12e9
@@ -135,8 +135,8 @@ class Line:
         ]
         known = [size for size in outside if size is not None]
         self.bytes_outside = sum(known) if len(known) == len(outside) else None
-        self._number = {b.var: index for index, b in allocated.items()}
-        self.program = Program(sizes, [steps[position] for position in order])
+        self._number = {binding.var: index for index, binding in allocated.items()}
+        self.program = Program.of(sizes, [steps[position] for position in order])
 
     def _call(self, binding: Any, module: Module) -> _Call:
         """A step, given what it is bound to."""
@@ -193,13 +193,12 @@ class Line:
 
     def runs(self, schedule: Schedule) -> list[PlannedRun]:
         """The steps of a schedule."""
-        in_use = schedule.in_use.tolist()
         runs = []
-        for position, run in enumerate(schedule.runs):
-            binding = self._calls[run.step].binding
+        for number, in_use in zip(schedule.step_of, schedule.in_use.tolist(), strict=False):
+            binding = self._calls[number].binding
             is_kernel = self._kernel(binding) is not None
             name = str(binding.value.op.name_hint) if is_kernel else ""
-            runs.append(PlannedRun(name, self._order[run.step], in_use[position]))
+            runs.append(PlannedRun(name, self._order[number], in_use))
         return runs
 
     def tensors(self, schedule: Schedule, position: int) -> list[PlannedTensor]:
@@ -209,17 +208,17 @@ class Line:
             if isinstance(binding.value, tvm.ir.Var) and binding.value in self._number:
                 names[self._number[binding.value]] = binding.var.name
         tensors = [
-            PlannedTensor(names[tensor % len(self.program.sizes)], schedule.sizes[tensor], first)
-            for tensor, first in enumerate(schedule.first)
-            if 0 <= first <= position <= schedule.last[tensor] and schedule.sizes[tensor]
+            PlannedTensor(names[schedule.tensor_of[tensor]], life.size, life.first)
+            for tensor, life in schedule.lifetimes.items()
+            if life.first <= position <= life.last
         ]
         return sorted(tensors, key=lambda tensor: -tensor.bytes)
 
     def function(self, schedule: Schedule) -> relax.Function:
         """The function that runs a schedule, with all planned tensors in one block of memory."""
         writer = _Writer(self, schedule)
-        for run in schedule.runs:
-            writer.run(self._calls[run.step].binding, run)
+        for number, step in zip(schedule.step_of, schedule.steps, strict=True):
+            writer.run(self._calls[number].binding, step)
         result = writer.current(self._function.body.body)
         body = relax.SeqExpr(
             [relax.BindingBlock(writer.bindings)], result, self._function.body.span
@@ -233,18 +232,20 @@ class _Writer:
     def __init__(self, line: Line, schedule: Schedule):
         self._line = line
         self._offsets, size = schedule.packed
-        self._count = len(line.program.sizes)
-        self._repeated: set[int] = set()
+        self._tensor_of = schedule.tensor_of
+        self._now: dict[int, int] = {}
         self._bound: dict[Any, Any] = {}
+        self._written: set[Any] = set()
         self.bindings: list[Any] = []
         self._block = self._bind("memory", _block(size)) if size else None
 
-    def run(self, binding: Any, run: Run) -> None:
+    def run(self, binding: Any, step: Step) -> None:
         """Write a step."""
-        if run.is_repeated:
-            self._repeated.add(run.step)
-        value = self.current(binding.value)
-        var = relax.Var(binding.var.name, binding.var.ty) if run.is_repeated else binding.var
+        self._now.update((self._tensor_of[tensor], tensor) for tensor in step.tensors)
+        var, value = binding.var, self.current(binding.value)
+        if var in self._written:
+            var = relax.Var(var.name, var.ty)
+        self._written.add(var)
         self.bindings.append(relax.VarBinding(var, value, binding.span))
 
     def current(self, expr: Any) -> Any:
@@ -274,9 +275,7 @@ class _Writer:
 
     def _tensor(self, var: Any) -> Any:
         """The variable of a planned tensor, by now."""
-        number = self._line._number[var]
-        if self._line.program.producer[number] in self._repeated:
-            number += self._count
+        number = self._now[self._line._number[var]]
         if number not in self._bound:
             shape, dtype, device, _ = self._line._bindings[var].value.args
             offset = self._offsets[number]

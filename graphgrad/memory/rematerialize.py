@@ -3,7 +3,8 @@
 A program is a line of steps. Its *turn* is the step at which most memory is in use: of a training
 step, about where the backward pass begins. Results of earlier steps that later ones read are either
 held across the turn, or dropped, and their steps repeated right before the first later step that
-needs them. A step is repeated at most once, so that a program takes at most one forward pass more.
+needs them. A step is repeated at most once, so that a program takes at most one forward pass more;
+on request, what comes out is taken for a program and treated so again.
 
 What is held is chosen in two stages, by sizes and times that are known:
 
@@ -52,6 +53,10 @@ _SHARES = (
 )
 """Of the bytes that segments drop, the shares that are held after all."""
 
+_AGAIN = (1.0, 1.15, 1.3)
+"""Where steps may be repeated more often: the bytes of the schedules that are taken for programs,
+of the least that they came to."""
+
 _UNREACHABLE = np.iinfo(np.int64).max // 4
 
 
@@ -80,40 +85,45 @@ class Step(NamedTuple):
         return {*self.reads, *self.writes}
 
 
-class Run(NamedTuple):
-    """A step in a schedule, and whether it runs for the second time."""
-
-    step: int
-    is_repeated: bool
-
-
 @dataclass(frozen=True)
 class Schedule:
-    """An order of runs.
+    """Steps in an order, some of them repeated.
 
     Attributes
     ----------
     sizes : list of int
-        Of each tensor, and then again of each as a repeated step writes it.
+        In bytes, of its tensors by number. A repeated step writes to tensors of its own.
+    steps : list of Step
+        In terms of these tensors.
+    step_of, tensor_of : list of int
+        Which step of the program each step is, and which tensor of the program each tensor holds.
     seconds : float
         How long the repeated steps take.
-    runs : list of Run
-    first, last : list of int
-        The positions of the first and the last use of each tensor of `sizes`; -1 if there is none.
     """
 
     sizes: list[int]
-    seconds: float
-    runs: list[Run]
-    first: list[int]
-    last: list[int]
+    steps: list[Step]
+    step_of: list[int]
+    tensor_of: list[int]
+    seconds: float = 0.0
+
+    @cached_property
+    def lifetimes(self) -> dict[int, Lifetime]:
+        """When tensors are in use; those that have no size are left out."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for position, step in enumerate(self.steps):
+            for tensor in (*step.reads, *step.writes):
+                first.setdefault(tensor, position)
+                last[tensor] = position
+        sizes = self.sizes
+        return {t: Lifetime(sizes[t], begin, last[t]) for t, begin in first.items() if sizes[t]}
 
     @property
     def in_use(self) -> np.ndarray:
         """The bytes in use at each position."""
-        bounds = np.array([self.first, self.last, self.sizes], dtype=np.int64)
-        first, last, sizes = bounds[:, bounds[0] >= 0]
-        changes = np.zeros(len(self.runs) + 1, dtype=np.int64)
+        sizes, first, last = np.array([*self.lifetimes.values()], np.int64).reshape(-1, 3).T
+        changes = np.zeros(len(self.steps) + 1, dtype=np.int64)
         np.add.at(changes, first, sizes)
         np.add.at(changes, last + 1, -sizes)
         return changes.cumsum()
@@ -121,69 +131,74 @@ class Schedule:
     @cached_property
     def least_bytes(self) -> int:
         """The most bytes that are in use at a time: no block can be smaller."""
-        return int(self.in_use.max(initial=0))
+        return int(self.in_use.max())
 
     @cached_property
     def packed(self) -> tuple[dict[int, int], int]:
         """The offset of each tensor that has a size and is in use, and the size of the block."""
-        lifetimes = {
-            tensor: Lifetime(size, first, self.last[tensor])
-            for tensor, (size, first) in enumerate(zip(self.sizes, self.first, strict=True))
-            if first >= 0 and size > 0
-        }
-        offsets, size = pack(list(lifetimes.values()))
-        return dict(zip(lifetimes, offsets, strict=True)), size
+        offsets, size = pack(list(self.lifetimes.values()))
+        return dict(zip(self.lifetimes, offsets, strict=True)), size
 
     @property
     def block_bytes(self) -> int:
         """The size of the block that holds all tensors."""
         return self.packed[1]
 
+    @property
+    def repeated(self) -> int:
+        """How many steps are repeated."""
+        return len(self.step_of) - len(set(self.step_of))
+
 
 class Program:
-    """A line of steps.
+    """A line of steps, some of which may be repeated.
 
     Parameters
     ----------
-    sizes : list of int
-        In bytes, of tensors by number. One of size 0 takes no part in the plan: somebody else has
-        allocated it, or it is there to tell what must stay in order.
-    steps : list of Step
+    whole : Schedule
 
     Attributes
     ----------
-    sizes, steps
-        The sizes are those that tensors take in a block.
+    whole : Schedule
     producer : list of int
         The step that writes a tensor, if it may be repeated; else -1.
     limit : list of int
         For each step the position before which it may be repeated: that of the first step that
         overwrites something that it reads. 0 if it must not be repeated.
-    unconstrained : Schedule
-        Without repeated steps.
     turn : int
         The step at which most memory is in use.
     """
 
-    def __init__(self, sizes: list[int], steps: list[Step]):
-        self.sizes, self.steps = [aligned(size) for size in sizes], steps
-        writers: list[list[int]] = [[] for _ in sizes]
-        for position, step in enumerate(steps):
+    def __init__(self, whole: Schedule):
+        self.whole, self.sizes, self.steps = whole, whole.sizes, whole.steps
+        writers: list[list[int]] = [[] for _ in self.sizes]
+        for position, step in enumerate(self.steps):
             for tensor in step.writes:
                 writers[tensor].append(position)
-        self.producer = [-1] * len(sizes)
-        self.limit = [0] * len(steps)
-        for position, step in enumerate(steps):
+        self.producer = [-1] * len(self.sizes)
+        self.limit = [0] * len(self.steps)
+        for position, step in enumerate(self.steps):
             owns = all(writers[t] == [position] and self.sizes[t] for t in step.writes)
             if step.is_pure and step.writes and owns:
                 later = (w for t in step.reads for w in writers[t] if w > position)
-                self.limit[position] = min(later, default=len(steps))
+                self.limit[position] = min(later, default=len(self.steps))
                 for tensor in step.writes:
                     self.producer[tensor] = position
-        unconstrained = self.schedule(0, ())
-        assert unconstrained is not None  # nothing is repeated
-        self.unconstrained = unconstrained
-        self.turn = int(unconstrained.in_use.argmax())
+        self.turn = int(whole.in_use.argmax())
+
+    @staticmethod
+    def of(sizes: list[int], steps: list[Step]) -> Program:
+        """The program of some steps.
+
+        Parameters
+        ----------
+        sizes : list of int
+            In bytes, of tensors by number. One of size 0 takes no part in the plan: somebody else
+            has allocated it, or it is there to tell what must stay in order.
+        steps : list of Step
+        """
+        sizes = [aligned(size) for size in sizes]
+        return Program(Schedule(sizes, steps, [*range(len(steps))], [*range(len(sizes))]))
 
     def schedule(self, turn: int, dropped: Collection[int]) -> Schedule | None:
         """The schedule in which later steps have dropped ones repeated where they need them.
@@ -197,21 +212,11 @@ class Program:
         dropped : collection of int
             Steps up to the turn that may be repeated.
         """
-        count = len(self.sizes)
-        first, last = [-1] * (2 * count), [-1] * (2 * count)
-        runs: list[Run] = []
+        positions = list(range(turn + 1))
+        steps = self.steps[: turn + 1]
+        sizes, tensor_of = list(self.sizes), list(self.whole.tensor_of)
+        now: dict[int, int] = {}  # the tensors that repeated steps have written
         repeated: set[int] = set()
-
-        def run(position: int, is_repeated: bool) -> None:
-            step, time = self.steps[position], len(runs)
-            if is_repeated:
-                repeated.add(position)
-            for number in (*step.reads, *step.writes):
-                tensor = number + count if self.producer[number] in repeated else number
-                if first[tensor] < 0:
-                    first[tensor] = time
-                last[tensor] = time
-            runs.append(Run(position, is_repeated))
 
         def missing(position: int) -> list[int]:
             """The steps that have to be repeated before another one, in order."""
@@ -225,24 +230,49 @@ class Program:
                         unvisited.append(step)
             return sorted(needed)
 
-        for position in range(len(self.steps)):
-            for step in missing(position) if dropped and position > turn else ():
+        def run(position: int) -> None:
+            step = self.steps[position]
+            reads = tuple(now.get(tensor, tensor) for tensor in step.reads)
+            writes = tuple(now.get(tensor, tensor) for tensor in step.writes)
+            positions.append(position)
+            steps.append(Step(reads, writes, step.seconds, step.is_pure))
+
+        for position in range(turn + 1, len(self.steps)):
+            for step in missing(position):
                 if position > self.limit[step]:
                     return None
-                run(step, True)
-            run(position, False)
-        seconds = sum(self.steps[step].seconds for step in repeated)
-        return Schedule(self.sizes * 2, seconds, runs, first, last)
+                repeated.add(step)
+                for tensor in self.steps[step].writes:
+                    now[tensor] = len(sizes)
+                    sizes.append(self.sizes[tensor])
+                    tensor_of.append(self.whole.tensor_of[tensor])
+                run(step)
+            run(position)
+        seconds = self.whole.seconds + sum(self.steps[step].seconds for step in repeated)
+        step_of = [self.whole.step_of[position] for position in positions]
+        return Schedule(sizes, steps, step_of, tensor_of, seconds)
 
-    def schedules(self) -> list[Schedule]:
-        """Schedules of less and less memory, the quickest first; see the module."""
-        schedules = {frozenset[int](): self.unconstrained}
-        for dropped in self._choices() if self.steps else ():
+    def schedules(self, repeats: int = 1) -> list[Schedule]:
+        """Schedules of less and less memory, the quickest first; see the module.
+
+        Parameters
+        ----------
+        repeats : int
+            How often what comes out is taken for a program and treated so again, and once more.
+        """
+        schedules = {frozenset[int](): self.whole}
+        for dropped in self._choices() if repeats else ():
             if dropped not in schedules:
                 schedule = self.schedule(self.turn, dropped)
                 if schedule is not None:
                     schedules[dropped] = schedule
-        return sorted(schedules.values(), key=lambda s: (s.seconds, s.least_bytes))
+        found = list(schedules.values())
+        if repeats > 1:
+            least = min(schedule.least_bytes for schedule in found)
+            for factor in _AGAIN:
+                start = next(s for s in _by_time(found) if s.least_bytes <= factor * least)
+                found += Program(start).schedules(repeats - 1)
+        return _by_time(found)
 
     def _choices(self) -> Iterator[frozenset[int]]:
         """Yield sets of steps whose results may be dropped."""
@@ -255,6 +285,10 @@ class Program:
             for share in _SHARES if late else ():
                 number = int(np.searchsorted(bytes_held, share * bytes_held[-1], side="right"))
                 yield dropped.difference(late[:number])
+
+
+def _by_time(schedules: list[Schedule]) -> list[Schedule]:
+    return sorted(schedules, key=lambda schedule: (schedule.seconds, schedule.least_bytes))
 
 
 class _Segments:

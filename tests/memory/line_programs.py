@@ -39,41 +39,34 @@ def training(seed, layers=12):
     return sizes, steps
 
 
-def computed(schedule, program):
+def computed(schedule):
     """What the steps of a schedule read, in symbols, by step; their memory is one block.
 
     A tensor that is overwritten, in part or whole, holds nothing any more.
     """
     offsets, size = schedule.packed
-    count, held, block, results = len(program.sizes), {}, {}, {}
-    repeated = set()
+    outside, block, results = {}, {}, {}
 
-    def place(number):
-        number += count * (program.producer[number] in repeated)
-        return number if number in offsets else f"outside {number}"
+    def read(tensor):
+        number = schedule.tensor_of[tensor]
+        if tensor not in offsets:
+            return outside.get(number, ("outside", number))
+        assert tensor in block, f"tensor {number} is not there any more"
+        assert block[tensor][1] == number
+        return block[tensor]
 
-    def read(number):
-        where = place(number)
-        if where in offsets:
-            assert block.get(where) is not None, f"tensor {number} is not there any more"
-            return block[where]
-        return held.get(where, where)
-
-    for position, again in schedule.runs:
-        step = program.steps[position]
-        if again:
-            repeated.add(position)
-        inputs = tuple(map(read, step.reads))
+    for position, step in zip(schedule.step_of, schedule.steps, strict=True):
+        inputs = tuple(sorted(map(read, step.reads), key=str))
         assert results.setdefault(position, inputs) == inputs, "a step is repeated on other values"
-        for number in step.writes:
-            where, value = place(number), (position, number, hash(inputs))
-            if where not in offsets:
-                held[where] = value
+        for tensor in step.writes:
+            value = position, schedule.tensor_of[tensor], hash(inputs)
+            if tensor not in offsets:
+                outside[value[1]] = value
                 continue
-            begin, end = offsets[where], offsets[where] + schedule.sizes[where]
+            begin, end = offsets[tensor], offsets[tensor] + schedule.sizes[tensor]
             assert end <= size
             for other in list(block):
                 if offsets[other] < end and offsets[other] + schedule.sizes[other] > begin:
                     del block[other]
-            block[where] = value
+            block[tensor] = value
     return results

@@ -12,13 +12,13 @@ def test_steps_read_what_they_did(seed):
     sizes, steps = training(seed)
     order = freeing_first(sizes, steps)
     assert sorted(order) == list(range(len(steps)))
-    before, after = Program(sizes, steps), Program(sizes, [steps[k] for k in order])
+    before, after = Program.of(sizes, steps), Program.of(sizes, [steps[k] for k in order])
 
     def read_from(program, names):
         """By step, the steps that wrote what it reads."""
-        reads = computed(program.unconstrained, program)
+        reads = computed(program.whole)
         return {
-            names[k]: [(names[v[0]], v[1]) if isinstance(v, tuple) else v for v in values]
+            names[k]: {(names[v[0]], v[1]) if len(v) == 3 else v for v in values}
             for k, values in reads.items()
         }
 
