@@ -140,7 +140,7 @@ class ConvolutionKernel:
             buffers=[window_factors.buffer],
         )
 
-    def by_filters(self, depth: int) -> Statement:
+    def by_channels(self, depth: int) -> Statement:
         """The kernel in which panels of filters run through all stages one after the other.
 
         The factors of all tiles are computed first.

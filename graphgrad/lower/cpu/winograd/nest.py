@@ -17,6 +17,12 @@ from .form import Sum, convolution_of, weight_gradient_of
 from .forward import ConvolutionKernel
 from .weight import WeightGradientKernel
 
+_FORMS: tuple[tuple[Any, Any, Any], ...] = (
+    (convolution_of, choose_convolution, ConvolutionKernel),
+    (weight_gradient_of, choose_weight_gradient, WeightGradientKernel),
+)
+"""What is recognized, whether it pays, and the kernel that computes it."""
+
 
 def nest_of(
     stage: Stage,
@@ -49,48 +55,15 @@ def nest_of(
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None or not _stores_vectors(stage, blocks[stage.name], result_store):
         return None
-    statement = _convolution(stage, blocks[stage.name], borders, result_store, processor)
-    if statement is None:
-        statement = _weight_gradient(stage, blocks[stage.name], borders, result_store, processor)
-    return statement
-
-
-def _convolution(
-    stage: Stage,
-    realize: Any,
-    borders: Mapping[Any, Border],
-    result_store: ResultStore,
-    processor: Processor,
-) -> Statement | None:
-    """The statement of a convolution; None if the stage is none, or it does not pay."""
-    conv = convolution_of(stage, realize, borders, result_store)
-    choice = None if conv is None else choose_convolution(conv, processor)
-    if conv is None or choice is None:
-        return None
-    kernel = ConvolutionKernel(conv, choice.filtering, choice.panel)
-    blocks = choice.blocks
-    if blocks.images:
-        return kernel.by_images(blocks.images, blocks.rows)
-    return kernel.by_filters(blocks.depth)
-
-
-def _weight_gradient(
-    stage: Stage,
-    realize: Any,
-    borders: Mapping[Any, Border],
-    result_store: ResultStore,
-    processor: Processor,
-) -> Statement | None:
-    """The statement of a weight gradient; None if the stage is none, or it does not pay."""
-    gradient = weight_gradient_of(stage, realize, borders, result_store)
-    choice = None if gradient is None else choose_weight_gradient(gradient, processor)
-    if gradient is None or choice is None:
-        return None
-    kernel = WeightGradientKernel(gradient, choice.filtering, choice.panel)
-    blocks = choice.blocks
-    if blocks.images:
-        return kernel.by_images(blocks.images, blocks.rows)
-    return kernel.of_all_tiles(blocks.depth)
+    for form_of, choose, kernel_of in _FORMS:
+        form = form_of(stage, blocks[stage.name], borders, result_store)
+        choice = None if form is None else choose(form, processor)
+        if choice is not None:
+            kernel, order = kernel_of(form, choice.filtering, choice.panel), choice.blocks
+            if order.images:
+                return kernel.by_images(order.images, order.rows)
+            return kernel.by_channels(order.depth)
+    return None
 
 
 def _is_float32(stage: Stage) -> bool:
