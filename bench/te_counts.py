@@ -21,7 +21,7 @@ import repository  # noqa: F401  the tests can be imported from here on
 from tvm import te, topi
 
 import graphgrad as gg
-from graphgrad.fallback.forms.cost import body_evaluations, contraction_points
+from tests.fallback.body_evaluations import body_evaluations, contraction_points
 from tests.fallback.contractions import Convolution, einsum
 
 Graph = tuple[te.Tensor, list[te.Tensor]]

@@ -33,6 +33,7 @@ from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .lower.thread_count import set_threads
+from .memory.budget import MemoryBudget
 from .memory.effects import declare_effects
 from .memory.sharing import shares_memory
 from .ops.call_te import call_te
@@ -58,6 +59,7 @@ __all__ = [
     "GraphGradError",
     "InputError",
     "LoweringError",
+    "MemoryBudget",
     "MissingGradientError",
     "Model",
     "ModelError",

@@ -139,15 +139,3 @@ class OutputError(GraphGradError):
 
 class ExportError(GraphGradError):
     """An export cannot be written: the folder is no export, or the disk or the linker refuses."""
-
-
-def only_served(**arguments: tuple[Any, Any]) -> None:
-    """Raise unless each argument, given as (value, the one that is served), has that value.
-
-    Raises
-    ------
-    ArgumentError
-    """
-    for name, (value, served) in arguments.items():
-        if value != served:
-            raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")

@@ -18,9 +18,9 @@ import paths  # noqa: F401 (where `tests` is found)
 from onnx import TensorProto, helper, numpy_helper
 
 import graphgrad as gg
-from graphgrad.check.promote import promote_model
 from graphgrad.models import lenet, mlp, resnet18, resnet34, resnet50, resnet_digits
 from tests import derived_nets
+from tests.promoted_models import promoted
 from tests.torch_export import NETWORKS, build, export, inputs_of
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -70,10 +70,7 @@ class Family:
         if dtype == "float32":
             return _imported(self.build())
         if dtype == "float64":
-            model, obstacles = promote_model(_imported(self.build()))
-            if obstacles:
-                raise ValueError(f"{self.name} cannot be promoted to float64: {obstacles[0]}")
-            return model
+            return promoted(_imported(self.build()))
         if dtype not in _HALF:
             raise ValueError(f"dtype={dtype!r} is none of {DTYPES}")
         return _imported(in_half(self.build(), dtype))

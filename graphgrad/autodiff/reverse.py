@@ -27,6 +27,7 @@ from ..registry.rule import Rule, user_rule
 from .activity import Activity, analyze, has_cotangent
 from .apply import Cotangent, apply_rule
 from .branches import branch_programs, emit_branch, materialized
+from .checkpoints import Checkpoints
 from .mutation import Reads, mutations_of
 from .written_out import written_out
 
@@ -174,6 +175,7 @@ class _Sweep:
         self.cotangents: dict[Any, Cotangent] = {}
         self.mutations = mutations_of(program)
         self.reads = Reads(emitter, environment)
+        self.checkpoints = Checkpoints(program, emitter, environment)
 
     def send(self, expr: Any, cotangent: Cotangent) -> None:
         """Add a cotangent of an expression to those of the variables that it consists of."""
@@ -206,13 +208,14 @@ class _Sweep:
         if isinstance(value, relax.If):
             self._visit_branches(var, value, cotangent)
             return
-        call = substitute(value, self.environment)
+        environment = self.checkpoints.environment_of(var, value)
+        call = substitute(value, environment)
         needs_cotangent = [
             any(source in self.activity.varied for source in variables_in(argument))
             for argument in data_of(value)
         ]
         with self.emitter.at(_span(value, rule), f"{var.name}_ct"):
-            output = self.environment[var]
+            output = environment[var]
             results = apply_rule(rule, self.emitter, call, output, cotangent, needs_cotangent)
             if self.mutations is not None:
                 self.mutations.refuse_overwritten(var, value, self.reads.of(results))

@@ -11,7 +11,6 @@ between casts, and reported: a gradient behind it is checked in float32.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import tvm
@@ -21,7 +20,6 @@ from tvm import relax
 from ..autodiff.activity import location, op_name
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import attached, retype_kernel
-from ..frontend.model import Model
 from ..ir.rewrite import replace_bindings, replace_body
 from ..tvm_fixes.hooks import change_attributes, set_type
 from .promote_kernel import promote_kernel
@@ -75,23 +73,6 @@ def promote_to_float64(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
         raise ArgumentError(f"expected an IRModule, given a {type(mod).__name__}")
     promotion = _Promotion(relax.transform.Normalize()(mod))
     return promotion.module(), promotion.obstacles
-
-
-def promote_model(model: Model) -> tuple[Model, list[str]]:
-    """A model with float64 in the place of every lower float.
-
-    Returns
-    -------
-    promoted : Model
-        Its parameters and statistics are float64 arrays of the same values.
-    obstacles : list of str
-        As of `promote_to_float64`.
-    """
-    promoted = copy.copy(model)
-    promoted.mod, obstacles = promote_to_float64(model.mod)
-    promoted.params = {name: promote_array(array) for name, array in model.params.items()}
-    promoted.state = {name: promote_array(array) for name, array in model.state.items()}
-    return promoted, obstacles
 
 
 class _Promotion:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from ..errors import ArgumentError
 from ..frontend.onnx_import import from_onnx
-from ..profile.profile import profile
-from ..profile.text import check_figure_path, timing_text, write_profile_figure
+from ..profile.profile import Profile, profile
+from ..profile.text import budget_text, check_figure_path, timing_text, write_profile_figure
 from ..report.table import show
 from ..train.step import train_step
-from .job import chosen_precision
+from .job import chosen_memory, chosen_precision
 from .sample_batch import sample_batch
 
 DEFAULT_BATCH = 8
@@ -21,25 +22,45 @@ DEFAULT_STEPS = 10
 def run(arguments: argparse.Namespace) -> int:
     """Time the training step of a model, and say where the time goes if asked for."""
     if arguments.figure is not None:
-        if not arguments.profile:
+        if not arguments.profile and arguments.memory is None:
             raise ArgumentError("--figure draws a profile; give --profile too")
         check_figure_path(arguments.figure)
     model = from_onnx(arguments.model, constants=arguments.constants or ())
-    step = train_step(
-        model,
-        arguments.loss,
-        target=arguments.target,
-        precision=chosen_precision(arguments.precision, arguments.full_precision),
-        seed=arguments.seed,
-        rules=arguments.rules,
-    )
-    inputs, targets = sample_batch(model, arguments)
-    step_profile = profile(step, inputs, targets, steps=arguments.steps)
+    batch = sample_batch(model, arguments)
+    budget = chosen_memory(arguments.memory)
+
+    def profile_within(memory: int | float | None) -> Profile:
+        step = train_step(
+            model,
+            arguments.loss,
+            target=arguments.target,
+            precision=chosen_precision(arguments.precision, arguments.full_precision),
+            memory=memory,
+            seed=arguments.seed,
+            rules=arguments.rules,
+        )
+        return profile(step, *batch, steps=arguments.steps)
+
+    without = profile_within(None) if budget is not None else None
+    step_profile = profile_within(budget)
     if arguments.figure is not None:
-        write_profile_figure(arguments.figure, step_profile)
+        write_profile_figure(arguments.figure, step_profile, without)
     if arguments.json:
-        facts = step_profile.facts() if arguments.profile else step_profile.timing_facts()
+        facts = _facts(step_profile, arguments)
+        if without is not None:
+            facts["without_budget"] = _facts(without, arguments)
         print(json.dumps({"model": arguments.model, **facts}))
     else:
         show(step_profile if arguments.profile else timing_text(step_profile))
+        if without is not None:
+            show(budget_text(step_profile, without))
     return 0
+
+
+def _facts(step_profile: Profile, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is printed of a profile as JSON."""
+    facts = step_profile.facts() if arguments.profile else step_profile.timing_facts()
+    timeline = step_profile.memory
+    if arguments.memory is not None and timeline is not None:
+        facts["timeline"] = timeline.totals
+    return facts

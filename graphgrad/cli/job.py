@@ -1,6 +1,7 @@
 """The job of ``graphgrad train``: its settings, and the model, data and step that they describe."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -46,6 +47,7 @@ class Settings:
     rules: str = "auto"
     precision: str = "float32"
     full_precision: list[str] = field(default_factory=list)
+    memory: str | None = None
     compare_frozen: bool = False
 
 
@@ -72,6 +74,7 @@ class Job:
             seed=settings.seed,
             rules=settings.rules,
             precision=chosen_precision(settings.precision, settings.full_precision),
+            memory=chosen_memory(settings.memory),
         )
 
     def wrt(self, model: Model) -> list[str]:
@@ -235,6 +238,31 @@ def chosen_precision(dtype: str, full_precision: Sequence[str] | None) -> Precis
         Nodes are named with a dtype that has no exceptions.
     """
     return Precision(dtype, dict.fromkeys(full_precision or (), FULL))
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+"""What letters behind a number of bytes multiply it by."""
+
+
+def chosen_memory(text: str | None) -> int | float | None:
+    """The budget that ``--memory`` says: bytes, such as 2GB or 500M, or a share, such as 0.6.
+
+    Raises
+    ------
+    ArgumentError
+        It is neither.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d*\.?\d+|\d+\.)([KMG]?)(B?)", text.strip().upper())
+    if match is None:
+        raise ArgumentError(
+            f"--memory {text}: give a number of bytes, such as 2GB or 500M, or a share of the "
+            "unconstrained peak, such as 0.6"
+        )
+    number, unit, byte = match.groups()
+    is_share = "." in number and not unit and not byte
+    return float(number) if is_share else int(float(number) * _UNITS[unit])
 
 
 def _freeze_convolutions(model: Model) -> Model:

@@ -116,12 +116,14 @@ examples:
 BENCH = """\
 Time the training step of a model, on random data unless --data gives some. With --profile, also say
 where its time and memory go: kernels by op class, forward and backward, with the names of the ONNX
-nodes and who wrote their gradients, and the bytes in use over the step.
+nodes and who wrote their gradients, and the bytes in use over the step. With --memory, compare the
+step within that budget with the step without one.
 """
 
 BENCH_EXAMPLES = """\
 examples:
   graphgrad bench model.onnx
+  graphgrad bench model.onnx --memory 0.6
   graphgrad bench model.onnx --profile --batch 32
   graphgrad bench model.onnx --profile --figure profile.svg
   graphgrad bench model.onnx --profile --json
@@ -283,6 +285,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     )
     _add_constants(command)
     _add_precision(command, default=None)
+    _add_memory(command)
     _add_rules(command, default=None)
 
 
@@ -340,6 +343,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     _add_sample_step(command)
     _add_constants(command)
     _add_precision(command)
+    _add_memory(command)
     _add_rules(command)
 
 
@@ -361,6 +365,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
         add(option, action="append", metavar="NAME", help=f"weight that {effect}, as of train")
     _add_constants(command)
     _add_precision(command)
+    _add_memory(command)
     _add_rules(command)
 
 
@@ -426,6 +431,16 @@ def _add_precision(command: argparse.ArgumentParser, default: str | None = FULL)
         action="append",
         metavar="NODE",
         help=f"ONNX node that computes in {FULL} in spite of --precision; repeatable",
+    )
+
+
+def _add_memory(command: argparse.ArgumentParser) -> None:
+    """Add the argument ``--memory`` to a command."""
+    command.add_argument(
+        "--memory",
+        metavar="BYTES",
+        help="most memory that a step may hold, such as 2GB or 500M, or a share of what it would "
+        "hold otherwise, such as 0.6; results are computed twice where it is short",
     )
 
 

@@ -13,7 +13,7 @@ from ..profile.profile import Profile, profile
 from ..profile.text import timing_text
 from ..report.graph import Subject
 from ..train.step import train_step
-from .job import chosen_precision, freeze_matching, matching
+from .job import chosen_memory, chosen_precision, freeze_matching, matching
 from .sample_batch import sample_batch
 
 DEFAULT_OUT = "graphgrad-report.html"
@@ -81,6 +81,7 @@ def _profile(model: Model, wrt: list[str], arguments: argparse.Namespace) -> Pro
         wrt=wrt,
         target=arguments.target,
         precision=chosen_precision(arguments.precision, arguments.full_precision),
+        memory=chosen_memory(arguments.memory),
         seed=arguments.seed,
         rules=arguments.rules,
     )

@@ -1,4 +1,4 @@
-"""What kind of stage a derived stage is, written on it, so that schedules need not guess.
+"""What kind of stage a derived stage is, written on it, so that nobody needs to guess.
 
 The kind is the attribute ``graphgrad.kind`` of the stage; it becomes an annotation of the block
 that the stage lowers to. No name is ever parsed.
@@ -16,8 +16,6 @@ from tvm import te, tirx
 from ..tvm_fixes.hooks import compute_stage
 
 _KIND = "graphgrad.kind"
-_MODULI = "graphgrad.moduli"
-_RESIDUES = "graphgrad.residues"
 
 
 class Kind(Enum):
@@ -38,25 +36,9 @@ class Kind(Enum):
     SCATTER = "scatter"
 
 
-def marked(
-    kind: Kind, moduli: Sequence[int] = (), residues: Sequence[int] = ()
-) -> dict[str, str | list[int]]:
-    """The attributes of a stage of some kind.
-
-    Parameters
-    ----------
-    kind : Kind
-    moduli : sequence of int, optional
-        Of residue classes and their merge: one per dimension, 1 for one that is not split.
-    residues : sequence of int, optional
-        Of a residue class: its residues, one per dimension.
-    """
-    attributes: dict[str, str | list[int]] = {_KIND: kind.value}
-    if moduli:
-        attributes[_MODULI] = list(moduli)
-    if residues:
-        attributes[_RESIDUES] = list(residues)
-    return attributes
+def marked(kind: Kind) -> dict[str, str]:
+    """The attributes of a stage of some kind."""
+    return {_KIND: kind.value}
 
 
 def map_stage(shape: Sequence[Any], body: Callable[..., Any], name: str) -> Any:
@@ -93,13 +75,3 @@ def kind_of(op: Any) -> Kind | None:
     """The kind of a derived stage; None if it carries none."""
     attributes = op.attrs if isinstance(op, te.ComputeOp | te.ExternOp) else None
     return Kind(str(attributes[_KIND])) if attributes and _KIND in attributes else None
-
-
-def moduli_of(op: Any) -> tuple[int, ...]:
-    """The number of residue classes of each dimension of a residue class or merge."""
-    return tuple(int(modulus) for modulus in op.attrs[_MODULI])
-
-
-def residues_of(op: Any) -> tuple[int, ...]:
-    """The residue of each dimension of a residue class."""
-    return tuple(int(residue) for residue in op.attrs[_RESIDUES])

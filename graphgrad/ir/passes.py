@@ -248,11 +248,13 @@ class Pipeline:
                 mod = tvm.transform.Sequential([_as_tvm_pass(steps, facts, context)])(mod)
         return mod
 
-    def run_on_kernel(self, kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, Any]]:
+    def run_on_kernel(
+        self, kernel: tirx.PrimFunc, context: Any = None
+    ) -> tuple[tirx.PrimFunc, dict[str, Any]]:
         """One kernel after all passes, which must be over kernels, and the facts they provide."""
         facts: dict[str, Any] = {}
         for step in self.steps:
-            kernel = _applied(step.declared, kernel, facts, None)
+            kernel = _applied(step.declared, kernel, facts, context)
         return kernel, facts
 
     def _groups(self) -> Iterator[list[Step]]:

@@ -145,16 +145,20 @@ def emit_program(
         if variable not in existing:
             environment[variable] = builder.add_func(kernel, variable.name_hint)
     for var, value in program.bindings:
-        if isinstance(value, relax.MatchCast):
-            source = substitute(value.value, environment)
-            environment[var] = builder.match_cast(source, value.ty, var.name)
-            continue
-        new_value = substitute(value, environment)
-        if isinstance(new_value, relax.Var):
-            environment[var] = new_value
-        else:
-            environment[var] = _emit_named(builder, new_value, var.name)
+        environment[var] = emit_binding(builder, var, value, environment)
     return environment
+
+
+def emit_binding(
+    builder: relax.BlockBuilder, var: Any, value: Any, environment: Mapping[Any, Any]
+) -> Any:
+    """Emit one binding of a program, given what holds the values that it reads; what holds its."""
+    if isinstance(value, relax.MatchCast):
+        return builder.match_cast(substitute(value.value, environment), value.ty, var.name)
+    new_value = substitute(value, environment)
+    if isinstance(new_value, relax.Var):
+        return new_value
+    return _emit_named(builder, new_value, var.name)
 
 
 def _emit_named(builder: relax.BlockBuilder, value: Any, name: str) -> Any:
@@ -166,7 +170,7 @@ def _emit_named(builder: relax.BlockBuilder, value: Any, name: str) -> Any:
     return var
 
 
-def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
+def substitute(expr: Any, environment: Mapping[Any, Any]) -> Any:
     """Replace the variables in one binding's value."""
     if isinstance(expr, relax.Var | tvm.ir.GlobalVar):
         return environment.get(expr, expr)

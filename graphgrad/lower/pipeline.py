@@ -17,6 +17,7 @@ from ..ir.exact_divisions import write_exact_divisions
 from ..ir.passes import TARGETS, Entry, Pipeline, When
 from ..memory.allocation import allocate_first
 from ..memory.argument_checks import check_arguments_once
+from ..memory.budget import FunctionBudget
 from ..memory.donation import donate
 from ..memory.effect_order import pin_effects
 from ..memory.escape import allocate_escaping
@@ -149,7 +150,7 @@ class Lowering:
 
     Attributes
     ----------
-    target, kernels, winograd, overlap, early
+    target, kernels, winograd, overlap, early, budget
         As in `lower`.
     binds : bool
         Whether schedules may bind variables in expressions (`schedule_loops`): not where TVM's own
@@ -164,6 +165,7 @@ class Lowering:
     winograd: bool = True
     overlap: Overlap = "refuse"
     early: EarlyBuilds | None = None
+    budget: FunctionBudget | None = None
     binds: bool = True
     scheduled: cpu.Scheduled = field(default_factory=dict)
 
@@ -195,6 +197,7 @@ def compile(
     *,
     winograd: bool = True,
     overlap: Overlap = "refuse",
+    budget: FunctionBudget | None = None,
 ) -> Any:
     """An executable for the Relax virtual machine.
 
@@ -217,6 +220,8 @@ def compile(
         What becomes of a call in which an argument that is overwritten, such as an accumulator,
         shares memory with another argument: it raises `AliasError`, or the argument is copied, so
         that the result is in new memory. What is not shared is overwritten in place either way.
+    budget : FunctionBudget, optional
+        For the memory of a function, as ``memory=`` of `train_step` makes it.
 
     Returns
     -------
@@ -231,7 +236,8 @@ def compile(
         For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
         compiler of CUDA source.
     ArgumentError
-        An attribute that asks for donation is malformed, or `overlap` is another word.
+        An attribute that asks for donation is malformed, `overlap` is another word, or a budget
+        cannot be met.
     GraphGradError
         An op has no lowering; all such ops are listed.
     """
@@ -240,10 +246,10 @@ def compile(
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
         with EarlyBuilds(resolved) as early:
-            lowered = lower(program, resolved, winograd=winograd, overlap=overlap, early=early)
+            lowered = lower(program, resolved, None, winograd, overlap, early, budget)
             return generate(lowered, resolved, early), None
 
-    options = {"winograd": winograd, "overlap": overlap}
+    options = {"winograd": winograd, "overlap": overlap, "budget": budget and budget.settings}
     executable, _ = compiled_once(mod, resolved, options, make)
     if str(resolved.kind.name) == "llvm":
         prepare_threads()  # the thread that compiles is likely to be the one that runs the program
@@ -261,6 +267,7 @@ def lower(
     winograd: bool = True,
     overlap: Overlap = "refuse",
     early: EarlyBuilds | None = None,
+    budget: FunctionBudget | None = None,
 ) -> tvm.IRModule:
     """A module of scheduled kernels and instructions of the Relax virtual machine.
 
@@ -275,14 +282,16 @@ def lower(
         As in `compile`.
     early : EarlyBuilds, optional
         Builds large kernels while others are lowered; to be handed to `generate` then.
+    budget : FunctionBudget, optional
+        For the memory of a function of the module; receives the plan.
 
     Raises
     ------
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    lowering = _lowering(target, kernels=kernels, winograd=winograd, overlap=overlap, early=early)
-    return lowering(mod)
+    options = {"kernels": kernels, "winograd": winograd, "overlap": overlap, "early": early}
+    return _lowering(target, **options, budget=budget)(mod)
 
 
 def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | None = None) -> Any:

@@ -8,6 +8,7 @@ from tvm import relax
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_functions
 from ..ir.visits import nodes_in
+from .budget import FunctionBudget
 
 
 @compiler_pass(
@@ -15,14 +16,25 @@ from ..ir.visits import nodes_in
     to=Phase.PLANNED,
     requires={"allocate_escaping": "it would reuse memory that somebody outside still holds"},
 )
-def plan_memory(mod: tvm.IRModule) -> tvm.IRModule:
+def plan_memory(
+    mod: tvm.IRModule, target: tvm.target.Target, budget: FunctionBudget | None = None
+) -> tvm.IRModule:
     """Plan the memory of functions without branches, as ``StaticPlanBlockMemory`` does.
 
-    TVM's plan gives what is allocated in one branch to another, where it does not exist.
+    TVM's plan gives what is allocated in one branch to another, where it does not exist. A function
+    that has a budget gets a plan of ours.
+
+    Raises
+    ------
+    ArgumentError
+        As `FunctionBudget.apply`.
     """
+    if budget is not None:
+        mod = budget.apply(mod, counts_scratch=str(target.kind.name) == "llvm")
     planned = relax.transform.StaticPlanBlockMemory()(mod)
-    return map_functions(planned, lambda v, func: mod[v] if _has_branches(mod[v]) else func)
+    return map_functions(planned, lambda v, func: mod[v] if has_branches(mod[v]) else func)
 
 
-def _has_branches(function: relax.Function) -> bool:
+def has_branches(function: relax.Function) -> bool:
+    """Whether which calls a function makes depends on values."""
     return bool(nodes_in(function.body, relax.If))

@@ -739,7 +739,7 @@ class _DataGradient:
             name, attributes = "data_gradient", None
             if max(moduli) > 1:
                 name = f"{name}_{label(residues)}"
-                attributes = marked(Kind.RESIDUE_CLASS, moduli, residues)
+                attributes = marked(Kind.RESIDUE_CLASS)
             shape = long(quotients.get(axis, self.extents[axis]) for axis in order)
             element = self._element(ct, self.w, taps, shifts)
             stages[residues] = te.compute(shape, element, name=name, attrs=attributes)

@@ -8,7 +8,7 @@ tensors use the same memory one after another; it needs at least this much.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tvm import relax
 
 from ..memory.alias import Aliases, Module
 from ..memory.allocation import scratch_bytes
+from ..memory.budget import FunctionBudget
 from ..memory.regions import OUTSIDE
 from .origins import KernelCall
 
@@ -67,6 +68,11 @@ class MemoryTimeline:
     at_peak: tuple[LiveTensor, ...]
 
     @property
+    def totals(self) -> list[int]:
+        """Bytes in use at each call, by tensors and by its kernel."""
+        return [a + b for a, b in zip(self.tensors, self.scratch, strict=True)]
+
+    @property
     def peak_bytes(self) -> int:
         """Bytes in use at the peak."""
         return self.tensors[self.peak] + self.scratch[self.peak] if self.tensors else self.arguments
@@ -110,6 +116,51 @@ def memory_timeline(
         tuple(
             LiveTensor(span.name, span.bytes, span.kind, computed.get(span.first))
             for span in sorted(in_use, key=lambda span: -span.bytes)
+        ),
+    )
+
+
+def planned_calls(
+    budget: FunctionBudget, calls: Sequence[KernelCall], kernels: Collection[str]
+) -> list[KernelCall]:
+    """The kernel calls of a function whose memory has a budget, in the order of the plan.
+
+    Parameters
+    ----------
+    budget : FunctionBudget
+    calls : sequence of KernelCall
+        Those of the function before it was planned.
+    kernels : collection of str
+        Names of the program's own kernels: others check arguments.
+    """
+    runs = [run for run in budget.runs if run.kernel in kernels]
+    positions = sorted({run.position for run in runs})
+    call_of = dict(zip(positions, calls, strict=True))
+    return [call_of[run.position] for run in runs]
+
+
+def planned_timeline(
+    budget: FunctionBudget, mod: tvm.IRModule, kernels: Collection[str], *, counts_scratch: bool
+) -> MemoryTimeline:
+    """The memory timeline of a function whose memory has a budget; see `memory_timeline`."""
+    assert budget.plan is not None
+    fixed = budget.plan.arguments + budget.plan.results
+    runs = [(index, run) for index, run in enumerate(budget.runs) if run.kernel in kernels]
+    scratch_of_kernel: dict[str, int] = {}
+    tensors = [fixed + run.bytes for _, run in runs]
+    scratch = [
+        _scratch(mod, run.kernel, scratch_of_kernel) if counts_scratch else 0 for _, run in runs
+    ]
+    totals = [a + b for a, b in zip(tensors, scratch, strict=True)]
+    computed = {index: call for call, (index, _) in enumerate(runs)}
+    return MemoryTimeline(
+        tuple(tensors),
+        tuple(scratch),
+        budget.plan.arguments,
+        totals.index(max(totals)) if totals else 0,
+        tuple(
+            LiveTensor(tensor.name, tensor.bytes, "value", computed.get(tensor.run))
+            for tensor in budget.at_peak
         ),
     )
 

@@ -21,12 +21,13 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from ..ir.tensor import is_float
+from ..memory.budget import FunctionBudget
 from ..report.graph import Subject
 from ..report.table import plain
 from ..train.inputs import Inputs
 from ..train.step import TrainStep
 from .html import report_page, write_report
-from .memory import MemoryTimeline, memory_timeline
+from .memory import MemoryTimeline, memory_timeline, planned_calls, planned_timeline
 from .origins import KernelCall, Origin, OriginRecorder
 from .text import profile_tables
 
@@ -312,6 +313,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self._recorder: OriginRecorder | None = None
+        self._budget: FunctionBudget | None = None
         self._function = ""
         self._machine: Any = None
         self._device: Any = None
@@ -319,9 +321,9 @@ class _Watch:
         self._start = 0.0
 
     @contextmanager
-    def lowering(self, name: str) -> Iterator[None]:
+    def lowering(self, name: str, budget: FunctionBudget | None) -> Iterator[None]:
         """Watch the passes that lower a function, inside the ``with`` block."""
-        self._function = name
+        self._function, self._budget = name, budget
         recorder = OriginRecorder(name)
         current = tvm.transform.PassContext.current()
         watched = tvm.transform.PassContext(
@@ -370,6 +372,8 @@ class _Watch:
         mod, calls = self._recorder.module, self._recorder.calls
         kernels = {str(variable.name_hint) for variable in mod.get_global_vars()}
         checks = self._recorder.added
+        if self._budget is not None:
+            calls = planned_calls(self._budget, calls, kernels)
         names = [call.name for call in runs[0]]
         if any([call.name for call in run] != names for run in runs):
             runs = runs[-1:]  # which functions are called depends on values
@@ -388,11 +392,11 @@ class _Watch:
         program_calls = [call for call in called if not _is_machine(call.name, checks)]
         kernel_times = _kernel_times(program_calls, kernels, calls if is_recorded_order else None)
         is_host = self._device.type == "cpu"
-        memory = (
-            memory_timeline(mod, self._function, calls, counts_scratch=is_host)
-            if is_recorded_order
-            else None
-        )
+        memory = None
+        if is_recorded_order and self._budget is not None:
+            memory = planned_timeline(self._budget, mod, kernels, counts_scratch=is_host)
+        elif is_recorded_order:
+            memory = memory_timeline(mod, self._function, calls, counts_scratch=is_host)
         return Profile(
             str(self._device),
             max(0.0, compile_seconds),

@@ -53,6 +53,20 @@ def profile_tables(profile: Profile) -> Group:
     return Group(*parts)
 
 
+def budget_text(within: Profile, without: Profile) -> str:
+    """A step within a budget of memory beside the same step without: time, and memory over it."""
+    timelines = [profile.memory for profile in (without, within)]
+    ratio = median(within.step_seconds) / median(without.step_seconds)
+    lines = [f"{ratio:.2f} of the time without a budget; memory in use over the step:"]
+    if None not in timelines:
+        top = max(timeline.peak_bytes for timeline in timelines if timeline is not None)
+        for name, timeline in zip(("without", "within"), timelines, strict=True):
+            assert timeline is not None
+            line = sparkline(timeline.totals, top=top)
+            lines.append(f"{name:8}{line}  {_megabytes(timeline.peak_bytes)}")
+    return "\n".join(lines)
+
+
 def check_figure_path(path: str | Path) -> Path:
     """The path of a picture, after checking that its format can be drawn.
 
@@ -70,7 +84,9 @@ def check_figure_path(path: str | Path) -> Path:
     return path
 
 
-def write_profile_figure(path: str | Path, profile: Profile) -> None:
+def write_profile_figure(
+    path: str | Path, profile: Profile, without: Profile | None = None
+) -> None:
     """Draw a profile: bars of time by class, and the bytes in use over the step.
 
     Parameters
@@ -78,6 +94,8 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
     path : str or Path
         Ends in ``.png`` or ``.svg``; overwritten.
     profile : Profile
+    without : Profile, optional
+        Of the same step without a budget of memory, to be compared.
 
     Raises
     ------
@@ -102,6 +120,13 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
     bars.invert_yaxis()
     bars.set(xlabel="ms per step", title=_headline(profile))
     _draw_memory(memory, profile)
+    if without is not None and without.memory is not None and profile.memory is not None:
+        # The same step without a budget, stretched to as many calls.
+        totals = [count / 1e6 for count in without.memory.totals]
+        scale = len(profile.memory.tensors) / max(len(totals), 1)
+        calls = [index * scale for index in range(len(totals))]
+        memory.plot(calls, totals, color="k", linestyle=":", label="without a budget")
+        memory.legend(loc="upper right")
     picture = io.BytesIO()
     figure.savefig(picture, format=path.suffix.lower().removeprefix("."), dpi=120)
     write_file(path, picture.getvalue())
@@ -193,7 +218,7 @@ def _memory(profile: Profile) -> list[RenderableType]:
     timeline = profile.memory
     assert timeline is not None
     by_call = {entry.call: entry for entry in profile.kernels if entry.call is not None}
-    totals = [a + b for a, b in zip(timeline.tensors, timeline.scratch, strict=True)]
+    totals = timeline.totals
     parts: list[RenderableType] = [
         f"memory in use: {_megabytes(timeline.peak_bytes)} at the peak, of which arguments "
         f"{_megabytes(timeline.arguments)}",

@@ -10,7 +10,7 @@ from ..files import write_file
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], width: int = 60) -> str:
+def sparkline(values: Sequence[float], width: int = 60, top: float | None = None) -> str:
     """Draw values as one line of block characters, low to high.
 
     Parameters
@@ -19,6 +19,9 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
         Longer sequences are averaged into `width` bins; a bin with no finite value is a space.
     width : int
         Longest line.
+    top : float, optional
+        The value of the highest block; the lowest then is 0. By default the highest and the lowest
+        of the bins.
 
     Returns
     -------
@@ -33,7 +36,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return " " * count
-    low, high = min(finite), max(finite)
+    low, high = (min(finite), max(finite)) if top is None else (0.0, top)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(" " if mean is None else BLOCKS[round((mean - low) * scale)] for mean in means)
 

@@ -22,6 +22,7 @@ from ..frontend.model import Model
 from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
+from ..memory.budget import MemoryBudget
 from ..precision.choice import Precision
 from ..runtime.folder import kernels_file
 from ..runtime.manifest import LOADER, STATE
@@ -56,6 +57,7 @@ def export_step(
     accumulate: int = 1,
     winograd: bool = True,
     precision: str | Precision = "float32",
+    memory: int | float | MemoryBudget | None = None,
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -63,7 +65,7 @@ def export_step(
 
     Parameters
     ----------
-    model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
+    model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
         As of `train_step`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
@@ -89,7 +91,7 @@ def export_step(
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
     step_recipe = recipe(
-        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
+        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
     )
     shape_sets = chosen_shapes(step_recipe.input_types, shapes, [])
     initial_facts = {
@@ -239,7 +241,10 @@ def _write_library(
     if step_recipe.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         mod.update(step_recipe.end_of_window())
-    executable = compile_module(mod, step_recipe.target, winograd=step_recipe.winograd)
+    budget = step_recipe.step_budget()
+    executable = compile_module(
+        mod, step_recipe.target, winograd=step_recipe.winograd, budget=budget
+    )
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..lower.codegen.early import EarlyBuilds
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
+from ..memory.budget import FunctionBudget, MemoryPlan
 from ..memory.workspace import take_workspace
 from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
@@ -35,8 +36,9 @@ _MOST_SHAPES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
-BuildInfo = tuple[list[int], int, str | None]
-"""Positions of the results returned, bytes needed, and the function that makes the workspace."""
+BuildInfo = tuple[list[int], int, str | None, dict[str, Any] | None]
+"""Positions of the results returned, bytes needed, the function that makes the workspace, and the
+plan of memory within a budget."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class CallInputs:
 class Watch(Protocol):
     """An observer of compilation, such as a profile: sees the lowering and the loaded machine."""
 
-    def lowering(self, name: str) -> AbstractContextManager[None]:
-        """The contexts in which a function is lowered."""
+    def lowering(self, name: str, budget: FunctionBudget | None) -> AbstractContextManager[None]:
+        """The contexts in which a function is lowered, whose memory may have a budget."""
 
     def loaded(self, machine: relax.VirtualMachine, device: tvm.runtime.Device) -> None:
         """Take the machine that runs it."""
@@ -138,59 +140,81 @@ class ModelOnDevice(Synchronized):
         array = forward.target_array(targets)
         return [] if array is None else [self._staging.queue("the targets", array)]
 
-    def _compile(self, mod: tvm.IRModule, name: str, task: str) -> Callable[..., Any]:
-        """A function of a module, compiled; errors of the device call what it does `task`."""
-        return self._load(mod, name, task, is_updating=False)[0]
+    def _compile(
+        self, mod: tvm.IRModule, name: str, task: str, budget: FunctionBudget | None = None
+    ) -> Callable[..., Any]:
+        """A function of a module, compiled; errors of the device call what it does `task`.
+
+        A budget for its memory receives the plan.
+        """
+        return self._load(mod, name, task, False, budget)[0]
 
     def _compile_updating(
-        self, mod: tvm.IRModule, name: str, task: str
+        self, mod: tvm.IRModule, name: str, task: str, budget: FunctionBudget | None = None
     ) -> Callable[..., dict[int, tvm.runtime.Tensor]]:
         """A function that overwrites arguments, compiled.
 
         It returns results by position, without those that are arguments, overwritten; see
         `drop_arguments`.
         """
-        function, positions = self._load(mod, name, task, is_updating=True)
+        function, positions = self._load(mod, name, task, True, budget)
         return lambda *arguments: dict(zip(positions, function(*arguments), strict=True))
 
-    def _build(self, mod: tvm.IRModule, name: str, is_updating: bool) -> tuple[Any, BuildInfo]:
-        """An executable, and facts about its function.
-
-        They are the results that it returns, the bytes that it takes, and the name of the function
-        that makes its workspace, if it has one.
-        """
+    def _build(
+        self, mod: tvm.IRModule, name: str, is_updating: bool, budget: FunctionBudget | None
+    ) -> tuple[Any, BuildInfo]:
+        """An executable, and facts about its function."""
 
         def make(program: tvm.IRModule) -> tuple[Any, BuildInfo]:
             with EarlyBuilds(self._target) as early:
                 # In this order: what a step needs in bytes includes what becomes its workspace,
                 # and a result that is not returned does not escape.
-                lowered = self._lower(program, name, early)
+                lowered = self._lower(program, name, early, budget)
                 bytes_needed = allocated_bytes(lowered)[name]
                 positions: list[int] = []
                 workspace = None
                 if is_updating:
                     lowered, positions = drop_arguments(lowered, name)
                 # A workspace serves one call at a time, which is only certain of functions that
-                # overwrite arguments. On a GPU all planned memory is taken at the start anyway.
-                if is_updating and self._device.type == "cpu":
+                # overwrite arguments. On a GPU all planned memory is taken at the start anyway, and
+                # so is the block of a plan within a budget.
+                if is_updating and self._device.type == "cpu" and budget is None:
                     lowered, workspace = take_workspace(lowered, name)
-                return generate(lowered, self._target, early), (positions, bytes_needed, workspace)
+                plan = asdict(budget.plan) if budget is not None and budget.plan else None
+                executable = generate(lowered, self._target, early)
+                return executable, (positions, bytes_needed, workspace, plan)
 
         if self._watch is not None:
             return make(mod)  # an executable that was kept would skip the lowering
-        options = {"winograd": self._objective.winograd, "updating": name if is_updating else None}
+        options = {
+            "winograd": self._objective.winograd,
+            "updating": name if is_updating else None,
+            "budget": budget and budget.settings,
+        }
         return compiled_once(mod, self._target, options, make)
 
-    def _lower(self, mod: tvm.IRModule, name: str, early: EarlyBuilds) -> tvm.IRModule:
+    def _lower(
+        self, mod: tvm.IRModule, name: str, early: EarlyBuilds, budget: FunctionBudget | None
+    ) -> tvm.IRModule:
         """Lower a module, in the contexts of the watch if there is one."""
-        with self._watch.lowering(name) if self._watch is not None else nullcontext():
-            return lower(mod, self._target, winograd=self._objective.winograd, early=early)
+        winograd = self._objective.winograd
+        watch = self._watch
+        with watch.lowering(name, budget) if watch is not None else nullcontext():
+            return lower(mod, self._target, winograd=winograd, early=early, budget=budget)
 
     def _load(
-        self, mod: tvm.IRModule, name: str, task: str, is_updating: bool
+        self,
+        mod: tvm.IRModule,
+        name: str,
+        task: str,
+        is_updating: bool,
+        budget: FunctionBudget | None,
     ) -> tuple[Callable[..., Any], list[int]]:
         """A function of a module, to be called by any thread, and the results it returns."""
-        executable, (positions, bytes_needed, workspace) = self._build(mod, name, is_updating)
+        executable, info = self._build(mod, name, is_updating, budget)
+        positions, bytes_needed, workspace, plan = info
+        if budget is not None and plan is not None:
+            budget.plan = MemoryPlan(**plan)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
             function = machine[name]

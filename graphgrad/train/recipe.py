@@ -21,6 +21,7 @@ from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
+from ..memory.budget import FunctionBudget, MemoryBudget, budget_of
 from ..precision.choice import Precision, precision_of
 from ..runtime.owned import Description
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
@@ -30,7 +31,7 @@ from .inputs import check_seed, check_types, check_winograd, input_types, names_
 from .loss import LOSSES
 from .loss_scale import INITIAL, LossScale
 from .optimizer import Optimizer
-from .state import describe
+from .state import describe, sizes_of
 from .update import STEP, build_step
 
 WrtNames = str | Sequence[str] | None
@@ -56,6 +57,7 @@ class Objective:
     winograd : bool
         As of `graphgrad.compile`.
     precision : Precision
+    memory : MemoryBudget or None
     """
 
     inlined: InlinedModel
@@ -67,6 +69,7 @@ class Objective:
     layout: Layout
     winograd: bool
     precision: Precision
+    memory: MemoryBudget | None
 
     @property
     def model(self) -> Model:
@@ -76,6 +79,10 @@ class Objective:
     def forward(self, shapes: Iterable[Sequence[int]]) -> Forward:
         """The forward pass with the loss, for shapes of the inputs."""
         return self.inlined.forward(self.loss, shapes, self.layout, self.wrt_variables)
+
+    def budget(self, function: str, beside: int = 0) -> FunctionBudget | None:
+        """The budget of a function, as of `FunctionBudget`; None where there is none."""
+        return None if self.memory is None else FunctionBudget(function, self.memory, beside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +131,13 @@ class Recipe(Objective):
             return build_step(forward, self.wrt, self.optimizer, scale)
         return build_micro_batch(forward, self.wrt, scale)
 
+    def step_budget(self) -> FunctionBudget | None:
+        """The budget of the function in what `step` returns."""
+        # A micro-batch is not given the optimizer's buffers, which are there all the same.
+        owned = self.owned
+        buffers = sum(sizes_of(owned.trained)) * len(owned.fills) if self.accumulate > 1 else 0
+        return self.budget(self.step_name, buffers)
+
     def end_of_window(self) -> tvm.IRModule:
         """The update that follows the last micro-batch of a step."""
         return build_end_of_window(
@@ -154,6 +168,7 @@ def objective(
     rules: str,
     winograd: bool,
     precision: Any,
+    memory: Any,
     training: bool | None,
     names: Callable[[Model, WrtNames], list[str]],
 ) -> Objective:
@@ -161,7 +176,7 @@ def objective(
 
     Parameters
     ----------
-    model, loss, wrt, target, rules, winograd, precision, training
+    model, loss, wrt, target, rules, winograd, precision, memory, training
     names : callable
         Given the model and `wrt`, returns the names of values.
 
@@ -177,7 +192,7 @@ def objective(
         There is no such target.
     """
     winograd = check_winograd(winograd)
-    precision = precision_of(precision)
+    precision, budget = precision_of(precision), budget_of(memory)
     types = input_types(model)
     function = ResolvedLoss(model, loss)
     value_names = names(model, wrt)
@@ -198,6 +213,7 @@ def objective(
         layout=layout_for(resolved_target),
         winograd=winograd,
         precision=precision,
+        memory=budget,
     )
 
 
@@ -212,6 +228,7 @@ def recipe(
     accumulate: int = 1,
     winograd: bool = True,
     precision: Any = "float32",
+    memory: Any = None,
 ) -> Recipe:
     """Check the arguments of `train_step`, which documents them.
 
@@ -226,7 +243,7 @@ def recipe(
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     shared = objective(
-        model, loss, wrt, target, rules, winograd, precision, True, _parameters_to_train
+        model, loss, wrt, target, rules, winograd, precision, memory, True, _parameters_to_train
     )
     # A step holds its parameters, from here on in the order of axes in which convolutions read
     # them; `value_and_grad` reads the model's at each call, as they are.

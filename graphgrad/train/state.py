@@ -73,17 +73,17 @@ class TrainState(Owned):
         with reported(
             device,
             "the state of training (parameters, statistics, buffers of the optimizer)",
-            sum(_sizes(ty for members in described.types().values() for ty in members.values())),
+            sum(sizes_of(ty for members in described.types().values() for ty in members.values())),
             remedy="use a smaller model or another optimizer",
         ):
             super().__init__(described, described.started(arrays), device)
-        trained, state = _sizes(described.trained), _sizes(described.state.values())
+        trained, state = sizes_of(described.trained), sizes_of(described.state.values())
         # In bytes, in the order of `_overwritten`.
-        scale = _sizes(scale_types().values()) if described.loss_scale else []
+        scale = sizes_of(scale_types().values()) if described.loss_scale else []
         sizes = [*trained, *state, *trained * len(described.fills), *scale]
         if accumulates:
             window_types = described.window_types().values()
-            of_window = _sizes(ty for members in window_types for ty in members.values())
+            of_window = sizes_of(ty for members in window_types for ty in members.values())
             with reported(
                 device,
                 "the accumulators of gradients",
@@ -178,6 +178,6 @@ def _types(arrays: Mapping[str, np.ndarray]) -> dict[str, TensorType]:
     return {name: TensorType(name, str(a.dtype), a.shape) for name, a in arrays.items()}
 
 
-def _sizes(types: Iterable[TensorType]) -> list[int]:
+def sizes_of(types: Iterable[TensorType]) -> list[int]:
     """The sizes of tensors in bytes."""
     return [math.prod(ty.shape) * np.dtype(ty.dtype).itemsize for ty in types]

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
-from ..errors import OutOfMemoryError, only_served
+from ..errors import ArgumentError, OutOfMemoryError
 from ..frontend.model import Model
 from ..lower.device import reported
+from ..memory.budget import MemoryBudget, MemoryPlan
 from ..precision.choice import Precision
 from ..runtime.progress import Progress
 from ..runtime.synchronized import one_at_a_time
 from ..runtime.training_step import TrainingStep
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
-from .forward import LossChoice
+from .forward import Forward, LossChoice
 from .inputs import Inputs
-from .on_device import ModelOnDevice, Watch
+from .on_device import ModelOnDevice, Shapes, Watch
 from .optimizer import SGD, Optimizer, check_rate
 from .recipe import Recipe, recipe
 from .state import TrainState
@@ -37,7 +38,7 @@ def train_step(
     target: Any = "llvm",
     accumulate: int = 1,
     precision: str | Precision = "float32",
-    memory: int | None = None,
+    memory: int | float | MemoryBudget | None = None,
     seed: int = 0,
     rules: str = "auto",
     winograd: bool = True,
@@ -67,8 +68,11 @@ def train_step(
         losses, statistics, parameters and the optimizer stay float32. See `Precision`, which also
         takes exceptions by node. In float16 the loss is scaled, so that small gradients do not
         become zero: `TrainStep.loss_scale`.
-    memory : None
-        A memory budget is not served yet.
+    memory : int, float or MemoryBudget, optional
+        The most memory that a step may hold: bytes, or as a float a share of what it would hold if
+        nothing was computed twice. What is short then is computed a second time in the backward
+        pass, by the same kernels, so that losses and parameters are the same, bit for bit. See
+        `MemoryBudget`, and `TrainStep.plan` for what is predicted.
     seed : int
         Decides, with the number of the step, what dropouts drop; from 0, below 2³¹.
     rules : "auto" or "derived"
@@ -96,9 +100,8 @@ def train_step(
     >>> step = gg.train_step(gg.from_onnx("resnet.onnx"), optimizer=gg.optim.SGD(0.1, 0.9))
     >>> loss = step(images, labels)
     """
-    only_served(memory=(memory, None))
     return TrainStep(
-        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
+        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
     )
 
 
@@ -155,9 +158,20 @@ class TrainStep(ModelOnDevice, TrainingStep):
         accumulate: int = 1,
         winograd: bool = True,
         precision: str | Precision = "float32",
+        memory: int | float | MemoryBudget | None = None,
     ):
         self._recipe = recipe(
-            model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision
+            model,
+            loss,
+            optimizer,
+            wrt,
+            target,
+            seed,
+            rules,
+            accumulate,
+            winograd,
+            precision,
+            memory,
         )
         super().__init__(self._recipe)
         self._seed = self._recipe.seed
@@ -234,7 +248,7 @@ class TrainStep(ModelOnDevice, TrainingStep):
         batch = [*call_inputs.tensors.values(), *self._targets(targets, forward)]
         self._tensors.check_overlap(call_inputs.lent)
         seed = [self._staging.queue("the seed", self._seed_word())] if forward.seeded else []
-        function = self._functions.step(call_inputs.shapes, forward, self._compile_updating)
+        function = self._function(call_inputs.shapes, forward)
         # Compiled before anything is added: if that fails, the window stays as it was.
         end = self._functions.end_of_window(self._compile_updating) if self.accumulate > 1 else None
         before = self._tensors.updates
@@ -243,6 +257,31 @@ class TrainStep(ModelOnDevice, TrainingStep):
         step_loss = StepLoss(loss, counts, applied=is_over)
         # Already read where the host computed it: there is nothing to wait for.
         return step_loss.settle() if self._device.type == "cpu" else step_loss
+
+    def _function(self, shapes: Shapes, forward: Forward) -> Callable[..., Any]:
+        """The compiled step for some shapes."""
+        return self._functions.step(shapes, forward, self._compile_updating)
+
+    @one_at_a_time
+    def plan(self, inputs: Inputs, targets: Any = None) -> MemoryPlan:
+        """What a step on these arrays will hold in memory; compiles it, and runs nothing.
+
+        Raises
+        ------
+        ArgumentError
+            The step has no budget (``memory=`` of `train_step`), or the budget cannot be met.
+        InputError
+            An array does not fit.
+        """
+        if self._recipe.memory is None:
+            raise ArgumentError("the step has no memory budget: give train_step memory=")
+        call_inputs = self._call_inputs(inputs)
+        forward = self._forward(call_inputs)
+        self._targets(targets, forward)
+        self._function(call_inputs.shapes, forward)
+        plan = self._functions.plan(call_inputs.shapes)
+        assert plan is not None
+        return plan
 
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import tvm
 
+from ..memory.budget import FunctionBudget, MemoryPlan
 from ..runtime.training_step import NewResults
 from .accumulate import END_OF_WINDOW
 from .forward import FORWARD, Forward
@@ -18,8 +19,9 @@ Compile: TypeAlias = Callable[[tvm.IRModule, str, str], Callable[..., Any]]
 """Compiles a function, given the module, its name there, and what errors of the device call its
 work."""
 
-CompileUpdating: TypeAlias = Callable[[tvm.IRModule, str, str], Callable[..., NewResults]]
-"""Likewise, a function that overwrites arguments; it returns `NewResults`."""
+CompileUpdating: TypeAlias = Callable[..., Callable[..., NewResults]]
+"""Likewise, a function that overwrites arguments; it returns `NewResults`. May be given a
+`FunctionBudget` too."""
 
 
 class StepFunctions:
@@ -37,6 +39,7 @@ class StepFunctions:
     def __init__(self, recipe: Recipe, limit: Limit):
         self._recipe = recipe
         self._steps: Recent[Shapes, Callable[..., tuple[Any, NewResults]]] = Recent(limit)
+        self._budgets: Recent[Shapes, FunctionBudget | None] = Recent(limit)
         self._evaluations: Recent[Shapes, Callable[..., Any]] = Recent(limit)
         self._end: Callable[..., NewResults] | None = None
 
@@ -55,10 +58,16 @@ class StepFunctions:
 
         def make() -> Callable[..., tuple[Any, NewResults]]:
             mod = self._recipe.step(forward)
-            compiled = compile_updating(mod, self._recipe.step_name, "a training step")
+            budget = self._budgets.get(shapes, self._recipe.step_budget)
+            compiled = compile_updating(mod, self._recipe.step_name, "a training step", budget)
             return lambda *arguments: _split(compiled(*arguments))
 
         return self._steps.get(shapes, make)
+
+    def plan(self, shapes: Shapes) -> MemoryPlan | None:
+        """The plan of memory of a step that is compiled; None where there is no budget."""
+        budget = self._budgets.get(shapes, self._recipe.step_budget)
+        return None if budget is None else budget.plan
 
     def evaluation(self, shapes: Shapes, compile_function: Compile) -> Callable[..., Any]:
         """The inference form for some shapes."""

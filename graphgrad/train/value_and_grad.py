@@ -12,6 +12,7 @@ from ..autodiff.vjp import vjp_of_program
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.tensor import type_shape
+from ..memory.budget import MemoryBudget
 from ..precision.choice import Precision
 from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward, LossChoice
@@ -34,6 +35,7 @@ def value_and_grad(
     target: Any = "llvm",
     winograd: bool = True,
     precision: str | Precision = "float32",
+    memory: int | float | MemoryBudget | None = None,
 ) -> ValueAndGrad:
     """A function that computes a model's outputs and their gradients.
 
@@ -55,6 +57,8 @@ def value_and_grad(
         As of `graphgrad.compile`.
     precision : str or Precision
         As of `train_step`. Outputs and gradients keep the dtypes that they have in the model.
+    memory : int, float or MemoryBudget, optional
+        As of `train_step`. Outputs and gradients count.
 
     Returns
     -------
@@ -77,7 +81,7 @@ def value_and_grad(
     >>> f = gg.value_and_grad(model, wrt=["fc.weight"])
     >>> outputs, gradients = f({"x": x}, cotangent=np.ones((8, 10), "float32"))
     """
-    return ValueAndGrad(model, wrt, loss, training, rules, target, winograd, precision)
+    return ValueAndGrad(model, wrt, loss, training, rules, target, winograd, precision, memory)
 
 
 class ValueAndGrad(ModelOnDevice):
@@ -98,8 +102,11 @@ class ValueAndGrad(ModelOnDevice):
         target: Any,
         winograd: bool = True,
         precision: str | Precision = "float32",
+        memory: int | float | MemoryBudget | None = None,
     ):
-        checked = objective(model, loss, wrt, target, rules, winograd, precision, training, _named)
+        checked = objective(
+            model, loss, wrt, target, rules, winograd, precision, memory, training, _named
+        )
         super().__init__(checked)
         if LOSS in model.outputs and loss is not None and checked.loss.output is None:
             raise ArgumentError(
@@ -164,7 +171,8 @@ class ValueAndGrad(ModelOnDevice):
         """The compiled function from arguments and cotangents to results and gradients."""
         wrt = select(forward.program, self._objective.wrt_variables)
         mod = vjp_of_program(forward.program, wrt)
-        return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
+        name = f"{FORWARD}_vjp"
+        return self._compile(mod, name, "a gradient", self._objective.budget(name))
 
     def _owned(self) -> list[Any]:
         """The model's parameters and statistics of this moment, checked."""

@@ -10,7 +10,6 @@ from tvm.script.parser import tirx as T
 import graphgrad as gg
 import models
 from graphgrad.autodiff import written_out
-from graphgrad.check.promote import promote_model
 from graphgrad.fallback import intrinsics
 from graphgrad.fallback.kernels import gradient
 from graphgrad.fallback.memo import DERIVED
@@ -19,6 +18,7 @@ from graphgrad.ir.provenance import read
 from graphgrad.models.resnet import basic_block, resnet
 from tests import torch_export
 from tests.peers import peer
+from tests.promoted_models import promoted
 from tests.running import F64, function, run
 
 
@@ -201,7 +201,7 @@ def gradients(model, rules, inputs):
 
 
 def assert_same_gradients(model, **inputs):
-    model, _ = promote_model(model)
+    model = promoted(model)
     hand, derived = (gradients(model, rules, inputs) for rules in ("auto", "derived"))
     whole = np.sqrt(sum(np.sum(g**2) for g in hand.values()))
     for name, expected in hand.items():

@@ -9,11 +9,11 @@ from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
 
 import graphgrad as gg
-from graphgrad.check.promote import promote_model
 from graphgrad.frontend.onnx_import import from_onnx
 from tests.differences import assert_gradients
 from tests.frontend.graphs import model_of
 from tests.frontend.test_branches import branch
+from tests.promoted_models import promoted
 
 
 @I.ir_module
@@ -122,8 +122,7 @@ def test_imported_branches_of_several_outputs_and_a_branch_in_a_branch(outer, in
     proto = model_of(nodes, {"x": [3], "w": [3]}, {"product": [3], "z": [3]})
     for name in "cd":
         proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
-    model, obstacles = promote_model(from_onnx(proto))
-    assert not obstacles
+    model = promoted(from_onnx(proto))
     assert_gradients(model.mod, *values(3, 3), np.array(outer), np.array(inner))
 
 

@@ -9,10 +9,9 @@ from tvm.script.parser import relax as R
 from tvm.script.parser import tirx as T
 
 import graphgrad as gg
-from graphgrad.check.promote import promote_model, promote_to_float64
+from graphgrad.check.promote import promote_to_float64
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.provenance import read, span_of
-from graphgrad.models import resnet_digits
 from tests.running import F64, function, run
 
 op = relax.op
@@ -273,24 +272,6 @@ def test_float64_module_is_unchanged():
     result, obstacles = promote_to_float64(mod)
     assert not obstacles
     tvm.ir.assert_structural_equal(result["main"], mod["main"])
-
-
-def test_model():
-    model = gg.from_onnx(resnet_digits())
-    wide, obstacles = promote_model(model)
-    assert not obstacles
-    assert wide.outputs == model.outputs
-    assert {array.dtype for array in [*wide.params.values(), *wide.state.values()]} == {
-        np.dtype("float64")
-    }
-    assert {array.dtype for array in model.params.values()} == {np.dtype("float32")}
-    assert {dtype for _, dtype in wide.input_types().values()} == {F64}
-    x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 8, 8))
-    last = [model.trainable()[-1]]  # what is compared are values
-    outputs = gg.value_and_grad(model, last)(x.astype("float32"), np.ones((2, 10), "float32"))[0]
-    exact = gg.value_and_grad(wide, last)(x, np.ones((2, 10)))[0]
-    for name, array in exact.items():
-        np.testing.assert_allclose(outputs[name], array, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_no_module_is_refused():

@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 from graphgrad import models
+from graphgrad.cli.job import chosen_memory
 from graphgrad.cli.main import main
 from tests.peers import peer
 
@@ -87,3 +88,43 @@ def test_open_dimensions_beside_the_batch_need_data(tmp_path, capsys):
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "open.onnx")
     assert main(["bench", str(tmp_path / "open.onnx"), "--loss", "mse"]) == 2
     assert "the symbolic dimension S beside the batch" in capsys.readouterr().err
+
+
+def test_a_budget_is_compared_with_none(path, tmp_path, capsys):
+    peer("matplotlib")
+    figure = tmp_path / "memory.svg"
+    arguments = ["bench", path, "--memory", "1.0", "--steps", "1"]
+    assert main([*arguments, "--figure", str(figure)]) == 0
+    output = capsys.readouterr().out
+    assert "of the time without a budget" in output
+    assert [line.split()[0] for line in output.splitlines()[-2:]] == ["without", "within"]
+    assert "without a budget" in figure.read_text()
+    assert main([*arguments, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert max(facts["timeline"]) == facts["peak_bytes"]
+    assert facts["without_budget"]["median_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "text, budget",
+    [
+        ("0.6", 0.6),
+        ("1.0", 1.0),
+        ("2GB", 2 * 10**9),
+        ("1.5g", 1_500_000_000),
+        ("500M", 500 * 10**6),
+        ("64k", 64_000),
+        ("4096", 4096),
+        ("4096B", 4096),
+        (None, None),
+    ],
+)
+def test_budgets(text, budget):
+    given = chosen_memory(text)
+    assert given == budget and type(given) is type(budget)
+
+
+@pytest.mark.parametrize("text, error", [("x", "give a number of bytes"), ("1K", "least possible")])
+def test_bad_budgets(path, capsys, text, error):
+    assert main(["bench", path, "--memory", text]) == 2
+    assert error in capsys.readouterr().err

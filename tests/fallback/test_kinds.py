@@ -15,8 +15,6 @@ from graphgrad.fallback.kinds import (
     kind_of,
     map_stage,
     marked,
-    moduli_of,
-    residues_of,
     stage_over,
 )
 from tests.fallback.interpreter import evaluate
@@ -31,15 +29,6 @@ def stage(attributes):
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 def test_kinds_are_read_as_they_are_written(kind):
     assert kind_of(stage(marked(kind)).op) is kind
-
-
-def test_residue_classes_carry_moduli_and_digits():
-    residue_class = stage(marked(Kind.RESIDUE_CLASS, (2, 1), (1, 0))).op
-    assert (kind_of(residue_class), moduli_of(residue_class), residues_of(residue_class)) == (
-        Kind.RESIDUE_CLASS,
-        (2, 1),
-        (1, 0),
-    )
 
 
 def test_what_is_not_derived_has_no_kind():

@@ -6,13 +6,13 @@ from tvm import te, tirx
 
 import graphgrad as gg
 from graphgrad.fallback import checkpointed, create_prim_func
-from graphgrad.fallback.forms.cost import body_evaluations
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.guarded import Guarded
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.kinds import Kind, kind_of
 from graphgrad.fallback.scatter import Scatter, scatter_add, scatters_of, separated
+from tests.fallback.body_evaluations import body_evaluations
 from tests.fallback.differences import check, compiled
 from tests.fallback.interpreter import evaluate
 from tests.fallback.running import executable, unwritten

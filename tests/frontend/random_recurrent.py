@@ -51,7 +51,7 @@ class Recurrent:
     twin: Function
     text: str
 
-    def judge(self, alone: bool = True, target: Any = "llvm") -> None:
+    def judge(self, alone: bool = True) -> None:
         """Compare results with onnxruntime's, where it serves the model, and all with the twin."""
         arrays = list(self.arrays.values())
         theirs = self.by_onnxruntime()
@@ -59,7 +59,7 @@ class Recurrent:
             compare("result of onnxruntime", theirs, results(self.twin, arrays), dtype_of(arrays))
         model = gg.from_onnx(self.model)
         assert model.inputs == list(self.arrays)
-        judge(specialize(model, None), arrays, self.twin, alone, target)
+        judge(specialize(model, None), arrays, self.twin, alone)
 
     def by_onnxruntime(self) -> list[np.ndarray] | None:
         """Return the results of onnxruntime; None where it does not serve the model."""

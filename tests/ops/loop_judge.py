@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ def judge(
     arrays: Sequence[np.ndarray],
     twin: Function,
     alone: bool = True,
-    target: Any = "llvm",
 ) -> None:
     """Compare a module's ``main`` and its gradient with a function of PyTorch.
 
@@ -48,7 +46,6 @@ def judge(
         The function; it is given the same numbers in float64.
     alone : bool
         Whether the function is also compiled without its gradient.
-    target : str or dict
 
     Raises
     ------
@@ -60,7 +57,7 @@ def judge(
     both = gg.vjp(mod)
     if not alone:
         del both["main"]
-    machine = relax.VirtualMachine(gg.compile(both, target), tvm.cpu())
+    machine = relax.VirtualMachine(gg.compile(both), tvm.cpu())
     tensors = list(map(to_tensor, given))
     outputs, gradients = map(flat, machine["main_vjp"](*tensors))
     compute = partial(results, _differentiated(twin, len(arrays)))

@@ -9,9 +9,6 @@ from tests.peers import peer
 BLOCK = 6
 """Loops of one test."""
 
-FAST = {"kind": "llvm", "opt-level": 0}
-"""The kernels are the same; LLVM takes a third of the time."""
-
 
 @pytest.fixture
 def loops():
@@ -37,7 +34,7 @@ def test_results_and_gradients_are_those_of_torch(loops, judge, block):
     for seed in range(BLOCK * block, BLOCK * (block + 1)):
         loop = loops.random_loop(Choices(seed))
         try:
-            judge(loop.module(), loop.arrays, loop.in_torch, seed % 2 == 0, FAST)
+            judge(loop.module(), loop.arrays, loop.in_torch, seed % 2 == 0)
         except Exception as error:
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{loop}")
 
@@ -49,7 +46,7 @@ def test_gradients_of_gradients_are_those_of_torch(loops, judge, seed):
     from tests.ops.loop_judge import gradient
 
     loop = loops.random_loop(Choices(seed))
-    judge(*gradient(loop.module(), loop.arrays, loop.in_torch), False, FAST)
+    judge(*gradient(loop.module(), loop.arrays, loop.in_torch), False)
 
 
 def test_a_loop_is_the_same_when_played_back(loops):
@@ -84,4 +81,4 @@ def test_what_is_wrong_is_seen(loops, judge, what):
         return [first + offset[what], *rest]
 
     with pytest.raises(DisagreementError, match=what):
-        judge(loop.module(), loop.arrays, wrong, False, FAST)
+        judge(loop.module(), loop.arrays, wrong, False)

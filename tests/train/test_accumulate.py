@@ -9,23 +9,16 @@ from onnx import helper
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.check.promote import promote_model
 from graphgrad.errors import ArgumentError, CheckpointError
 from graphgrad.train import checkpoint
 from tests.frontend.graphs import model_of, random
 from tests.peers import peer
+from tests.promoted_models import promoted
 from tests.train.nets import held, module, normalized, perceptron
 from tests.train.test_dropout import network as dropping
 
 MOMENTUM = gg.optim.SGD(0.1, momentum=0.9)
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
-
-
-def promoted(model):
-    """Return a model in float64."""
-    promoted, obstacles = promote_model(model)
-    assert not obstacles
-    return promoted
 
 
 def wide(nodes, inputs, outputs, arrays):

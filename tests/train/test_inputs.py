@@ -3,7 +3,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from graphgrad.errors import ArgumentError, InputError, only_served
+from graphgrad.errors import InputError
 from graphgrad.train.inputs import bind_shapes, by_name, check_types, placed, read_arrays
 from graphgrad.train.recent import Limit
 from graphgrad.train.staging import Staging
@@ -151,9 +151,3 @@ def test_wrong_dtypes():
         InputError, match=r"parameter 'a': expected dtype float32, given float64; c"
     ):
         check_types(values, types(a=(2,)), "parameter")
-
-
-def test_arguments_that_are_not_served():
-    only_served(depth=(1, 1), memory=(None, None))
-    with pytest.raises(ArgumentError, match="memory=5 is not served yet; only None is"):
-        only_served(depth=(1, 1), memory=(5, None))

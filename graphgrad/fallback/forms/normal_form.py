@@ -51,8 +51,7 @@ def contraction(
     for residues, part in parts.items():
         kind = Kind.REDUCE if part.conditions else Kind.RESIDUE_CLASS
         loop_residues = _spread(residues, by, 0)
-        attributes = marked(kind, loop_moduli, loop_residues)
-        stages[loop_residues] = emitted(part, f"{name}_r{label(residues)}", attributes)
+        stages[loop_residues] = emitted(part, f"{name}_r{label(residues)}", marked(kind))
     extents: list[Expr] = []
     for number, extent in enumerate(shape):
         # A divided dimension is two here, one of quotients and one of remainders.

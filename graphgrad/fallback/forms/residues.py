@@ -307,4 +307,4 @@ def merged(
 
         return choice(())
 
-    return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MERGE, moduli))
+    return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MERGE))

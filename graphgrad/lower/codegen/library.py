@@ -128,7 +128,7 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
                 lambda pair: pair[1].write_bytes(_machine_code(pair[0])), pairs, threads()
             )
             library = folder / "library.so"
-            cc.create_shared(str(library), list(map(str, objects)))
+            cc.create_shared(str(library), list(map(str, objects)), _libraries())
             return library.read_bytes()
     except (RuntimeError, OSError) as error:
         raise LoweringError(
@@ -136,6 +136,16 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
             f"{free_space(Path(tempfile.gettempdir()))}, the folder of temporary files, which the "
             "environment variable TMPDIR names"
         ) from error
+
+
+def _libraries() -> list[str] | None:
+    """What the compiler is told about libraries to link; None for all that it knows.
+
+    That of C++, which TVM takes where it finds it, searches libraries of C++ that no kernel calls,
+    and links in half of the time without them.
+    """
+    is_gnu = Path(cc.get_cc() or "").name == "g++"
+    return ["-nodefaultlibs", "-lm", "-lgcc", "-lc"] if is_gnu else None
 
 
 def loaded_library(library: bytes) -> tvm.runtime.Module | None:

@@ -33,6 +33,7 @@ from ...ir.loops import ceil_div, loop, unravel, variable
 from ...ir.visits import nodes_in, replace_nodes
 from .buffer_views import block_of
 from .rows import Tile
+from .tuning import Processor
 
 _PART_POINTS = 1 << 11
 """Points of a step that a thread takes at least: what one step costs beside its arithmetic, such as
@@ -41,10 +42,6 @@ the calls for inner buffers, is little then."""
 _MIN_PRODUCT_LANES = 8
 """Lanes of a thread at least, where all of them are multiplied by the same factor: about the rows
 of a contraction's tile in registers."""
-
-_MAX_SHARED_BYTES = 1 << 17
-"""Bytes up to which each thread may read what is the same for all lanes, in each step: part of a
-second-level cache (256 KB to 2 MB). More is read better once for all lanes."""
 
 _DATA_PARALLEL = int(tirx.IterVar.DataPar)
 
@@ -94,20 +91,20 @@ class Split:
         return loop(number, parts, nest, tirx.ForKind.PARALLEL)
 
 
-def has_lanes(nests: Sequence[Any], times: Sequence[Any]) -> bool:
+def has_lanes(nests: Sequence[Any], times: Sequence[Any], processor: Processor) -> bool:
     """Whether a step has lanes, and what they share is little enough to be read by each thread.
 
     Parameters
     ----------
-    nests, times
+    nests, times, processor
         As in `split_lanes`.
     """
     step = _Step(nests)
     lanes = step.lanes()
-    return bool(lanes) and step.shared(lanes, times)[0] <= _MAX_SHARED_BYTES
+    return bool(lanes) and step.shared(lanes, times)[0] <= processor.step_bytes
 
 
-def split_lanes(nests: Sequence[Any], times: Sequence[Any]) -> Split | None:
+def split_lanes(nests: Sequence[Any], times: Sequence[Any], processor: Processor) -> Split | None:
     """The stages of a step over some of their lanes; None if that does not pay, or there are none.
 
     Parameters
@@ -115,10 +112,11 @@ def split_lanes(nests: Sequence[Any], times: Sequence[Any]) -> Split | None:
     nests : sequence of Stmt
         The stages of one step.
     times : sequence of Var
+    processor : Processor
     """
     step = _Step(nests)
     lanes = step.lanes()
-    lengths = step.lengths(lanes, times)
+    lengths = step.lengths(lanes, times, processor.step_bytes)
     split = [
         (lane, length) for lane, length in zip(lanes, lengths, strict=True) if length < lane.extent
     ]
@@ -210,17 +208,19 @@ class _Step:
                 return static(axis.dom.extent) if static(axis.dom.min) == 0 else None
         return None
 
-    def lengths(self, lanes: Sequence[_Lane], times: Sequence[Any]) -> list[int]:
+    def lengths(self, lanes: Sequence[_Lane], times: Sequence[Any], max_shared: int) -> list[int]:
         """How many lanes along each axis a thread is to take; all where they are not to be split.
 
         Parameters
         ----------
         lanes : sequence
         times : sequence of Var
+        max_shared : int
+            Bytes that each thread may read of what lanes share.
         """
         whole = [lane.extent for lane in lanes]
         shared, is_product = self.shared(lanes, times)
-        if shared > _MAX_SHARED_BYTES:
+        if shared > max_shared:
             return whole
         points = sum(map(_points, self.blocks))
         needed = ceil_div(_PART_POINTS * math.prod(whole), max(points, 1))

@@ -28,6 +28,7 @@ from ...ir.kernel_structure import (
     uses,
 )
 from ...ir.loops import fused, sequence, within
+from ...ir.tensor import bits
 from ...ir.visits import nodes_in
 from ..kernels.independent_loops import are_plain, carries, trip_count, writes_its_own
 from .map import MIN_PARALLEL_TRIPS
@@ -37,9 +38,6 @@ from .vector_scatters import vector_scatter
 from .vector_values import under
 
 _SPATIAL = int(tirx.IterVar.DataPar)
-
-_LINE = 16
-"""Neighboring elements that one thread should write: those of a cache line."""
 
 
 def parallelize_loops(statement: Any, processor: Processor, small: int) -> Any:
@@ -128,7 +126,7 @@ def _scatter_in_parallel(
         return None
     if carries(inner, kept):
         return None  # a trip reads what the one before it has kept
-    first = _index_of_all(loops, stores, inner)
+    first = _index_of_all(loops, stores, inner, processor.line_bytes)
     rest = [each for each in loops if not each.same_as(first)]
     # What neighbors do in turn is what they do side by side, but for the order of additions.
     body = vector_scatter(rest, [first] if first else [], inner, kept, processor)
@@ -174,14 +172,20 @@ def _value_of(var: Any, condition: Any) -> Any | None:
     return None
 
 
-def _index_of_all(loops: Sequence[Any], stores: Sequence[Any], inner: Any) -> Any | None:
-    """The loop whose variable is the same index of all elements that stores access; or None."""
+def _index_of_all(
+    loops: Sequence[Any], stores: Sequence[Any], inner: Any, line_bytes: int
+) -> Any | None:
+    """The loop whose variable is the same index of all elements that stores access; or None.
+
+    Elements of the same index fill a cache line, or threads would compete for it.
+    """
     target = stores[0].buffer
+    line = line_bytes * 8 // bits(str(target.dtype))
     reads = [load for load in nodes_in(inner, Load) if buffer_of(load).same_as(target)]
     for position in range(len(target.shape)):
         indices = [list(access.indices)[position] for access in [*stores, *reads]]
         chosen = [each for each in loops if all(i.same_as(each.loop_var) for i in indices)]
         behind = [static(extent) for extent in list(target.shape)[position + 1 :]]
-        if chosen and None not in behind and math.prod(behind) >= _LINE:  # type: ignore[arg-type]
+        if chosen and None not in behind and math.prod(behind) >= line:  # type: ignore[arg-type]
             return chosen[0]
     return None

@@ -29,9 +29,6 @@ from .tuning import Processor
 _MIN_PARALLEL_OUTPUTS = 8
 """Outputs below which one output is computed by several cores."""
 
-_UNROLLED_VECTORS = 4
-"""Independent partial sums per core, in vectors: hides the latency of an addition."""
-
 _MAX_ROW_VECTORS = 32
 """The most vectors of a whole row of outputs that are computed side by side. These are more than
 there are registers: the partial sums stay in the nearest cache."""
@@ -117,7 +114,7 @@ def _vectorize_outputs(
     trips = volume(outer) * (last.extent // length)
     block, chunks = _split_over_cores(sch, block, stage, trips)
     if chunks:
-        vector_part = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+        vector_part = vector_length(last.extent, lanes, processor.sum_vectors)
         # Results are complete only in the stage that combines the chunks, not in `block`.
         _compute_epilogues(sch, stage, epilogue_blocks, chunks, vector_part)
         epilogue_blocks = []
@@ -150,7 +147,7 @@ def _outputs_side_by_side(stage: Stage, processor: Processor) -> int:
     # LLVM splits a power of two evenly; three times that is unrolled (`_is_three_vectors`).
     if is_far and not remainder and vectors <= _MAX_ROW_VECTORS and _odd_factor(vectors) in (1, 3):
         return last.extent
-    return vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+    return vector_length(last.extent, lanes, processor.sum_vectors)
 
 
 def _odd_factor(number: int) -> int:
@@ -337,7 +334,7 @@ def _moves_smoothly(stage: Stage, axis: Axis, max_stride: int) -> bool:
 def _term_vector(stage: Stage, processor: Processor) -> int:
     """How many partial results to keep; 1 if there are too few terms for a vector."""
     length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), processor.lanes(stage.dtype)
-    max_vectors = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), _UNROLLED_VECTORS)
+    max_vectors = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), processor.sum_vectors)
     return vector_length(length, lanes, max_vectors) if max_vectors else 1
 
 

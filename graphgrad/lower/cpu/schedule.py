@@ -11,6 +11,7 @@ does, then buffer views are joined.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -40,6 +41,7 @@ from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
 from .residues import split_residues
 from .rowwise import Chain, chain_of, emit, insert_chain
+from .selections import select_values
 from .split_axes import split_axes
 from .split_reduction import split_reductions
 from .time_loops import schedule_time_loops
@@ -55,9 +57,18 @@ _SCHEDULED = "tirx.is_scheduled"
 Scheduled = dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc]]]
 """Kernels as they were given and as they were scheduled, by the hash of the former."""
 
+
+@dataclass(frozen=True)
+class _Context:
+    """What the passes that regroup stages may ask for."""
+
+    processor: Processor
+
+
 _REGROUPED = Pipeline(
     [simplify_indices, vectorize_groups, join_reductions, split_reductions],
     "llvm",
+    _Context,
     start=Phase.FUSED,
 )
 """The passes that regroup stages, after maps are inlined.
@@ -68,7 +79,9 @@ axes of single stages change. Another pass of this kind belongs there, too.
 """
 
 _TAKEN_APART = Pipeline(
-    [split_residues, split_intervals, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
+    [split_residues, split_intervals, read_inside_borders, split_axes, select_values],
+    "llvm",
+    start=Phase.FUSED,
 )
 """The passes that take apart stages which choose by remainders or intervals, or index by them."""
 
@@ -143,7 +156,7 @@ def _scheduled(
         return func
     try:
         inline_maps(sch, may_repeat)
-        sch = _join_siblings(sch)
+        sch = _join_siblings(sch, processor)
         sch, views = _split_stages(sch)
         body = _schedule_stages(sch, processor, winograd, views, small)
     except (ScheduleError, tvm.error.InternalError):
@@ -152,14 +165,14 @@ def _scheduled(
     return _widen_bindings(func.with_body(joined(body, views)))
 
 
-def _join_siblings(sch: Schedule) -> Schedule:
+def _join_siblings(sch: Schedule, processor: Processor) -> Schedule:
     """A schedule of the regrouped kernel (`_REGROUPED`).
 
     Indices are plain, reductions with the same loops are one block, and extrema of few or of long
     rows are cut into parts. It is the same schedule if nothing changes or TVM refuses the result.
     """
     func = sch.mod["main"]
-    regrouped, _ = _REGROUPED.run_on_kernel(func)
+    regrouped, _ = _REGROUPED.run_on_kernel(func, _Context(processor))
     return sch if regrouped.same_as(func) else _schedule_of(regrouped) or sch
 
 

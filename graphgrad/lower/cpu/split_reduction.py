@@ -26,6 +26,7 @@ from ...ir.tensor import bits
 from .buffer_views import block_of, replace_nests, restated
 from .map import MIN_PARALLEL_TRIPS, SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of, maximum, minimum
+from .tuning import Processor
 
 _MIN_TASKS = 16
 """The number of tasks below which some cores might have none."""
@@ -33,9 +34,6 @@ _MIN_TASKS = 16
 _MIN_NEIGHBOR_RESULTS = 128
 """Where terms of a row are not neighbors in memory, results are computed side by side. From this
 number of results on, these are tasks enough."""
-
-_MAX_WHOLE_ROW_BYTES = 1 << 18
-"""The most bytes of a row that is not cut."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,14 @@ class _Cut:
     targets=("llvm",),
     after={"join_reductions": "siblings have the same loops, until one of them is cut"},
 )
-def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def split_reductions(func: tirx.PrimFunc, processor: Processor) -> tirx.PrimFunc:
     """Reduce extrema of few or of long rows in parts first.
 
     Parameters
     ----------
     func : PrimFunc
         It is left as it is if it is not made of stages.
+    processor : Processor
     """
     kernel_stages = stages(func)
     if kernel_stages is None:
@@ -68,7 +67,7 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     buffers = list(func.body.block.alloc_buffers)
     for stage, nest in zip(kernel_stages, statements_of(func.body.block.body), strict=True):
         block = block_of(nest)
-        cut = _cut(stage)
+        cut = _cut(stage, processor)
         accumulation = None if cut is None else _extremum(stage, block)
         if cut is None or accumulation is None:
             nests.append(nest)
@@ -82,7 +81,7 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return replace_nests(func, nests, buffers) if len(nests) > len(kernel_stages) else func
 
 
-def _cut(stage: Stage) -> _Cut | None:
+def _cut(stage: Stage, processor: Processor) -> _Cut | None:
     """How to cut a stage's reduction; None if the stage is left whole."""
     if not stage.reduced or any(axis.extent is None for axis in stage.axes):
         return None
@@ -95,7 +94,7 @@ def _cut(stage: Stage) -> _Cut | None:
     row_bytes = volume(stage.reduced) * bits(stage.dtype) // 8
     min_parts = max(
         -(-MIN_PARALLEL_TRIPS // tasks) if tasks < _MIN_TASKS else 1,
-        -(-row_bytes // _MAX_WHOLE_ROW_BYTES) if contiguous else 1,
+        -(-row_bytes // processor.row_bytes) if contiguous else 1,
     )
     # The outermost axis that is long enough, or else the longest.
     longest = max(stage.reduced, key=lambda axis: volume([axis]))

@@ -128,7 +128,7 @@ def schedule_time_loops(
     parts, buffers = _parts(root.block, [])
     if not parts:
         return None
-    statements, left = _scheduled(*_with_lanes(parts, buffers), [], processor, schedule)
+    statements, left = _scheduled(*_with_lanes(parts, buffers, processor), [], processor, schedule)
     return func.with_body(replace_statements(root, statements, left))
 
 
@@ -206,7 +206,9 @@ def _is_time_loop(loops: Sequence[Any], realize: Any) -> bool:
     )
 
 
-def _with_lanes(parts: Sequence[_Part], buffers: Sequence[Any]) -> tuple[list[_Part], list[Any]]:
+def _with_lanes(
+    parts: Sequence[_Part], buffers: Sequence[Any], processor: Processor
+) -> tuple[list[_Part], list[Any]]:
     """Parts in which loops over time whose lanes are independent are over these, if that pays.
 
     Behind them what is still allocated of some buffers: maps in front of such a loop are computed
@@ -221,7 +223,7 @@ def _with_lanes(parts: Sequence[_Part], buffers: Sequence[Any]) -> tuple[list[_P
         others = [p for p in result if p is not part and p is not front]
         used_elsewhere = {var for other in others for var in _names(other)}
         movable = [buffer for buffer in left if buffer not in used_elsewhere]
-        found = _in_lanes(part, nests, movable)
+        found = _in_lanes(part, nests, movable, processor)
         if found is None:
             continue
         result[number], sunk = found
@@ -232,16 +234,16 @@ def _with_lanes(parts: Sequence[_Part], buffers: Sequence[Any]) -> tuple[list[_P
 
 
 def _in_lanes(
-    part: _TimeLoop, front: Sequence[Any], movable: Sequence[Any]
+    part: _TimeLoop, front: Sequence[Any], movable: Sequence[Any], processor: Processor
 ) -> tuple[_LaneLoop, Sunk] | None:
     """A loop over time that is over lanes, and what became of the stages in front of it."""
     parts, buffers = _parts(part.block, [part.time])
     if len(parts) != 1 or not isinstance(parts[0], _Run):
         return None
-    if not has_lanes(parts[0].nests, [part.time]):
+    if not has_lanes(parts[0].nests, [part.time], processor):
         return None
     sunk = sink_maps(front, parts[0].nests, part.time, movable)
-    split = split_lanes(sunk.step, [part.time])
+    split = split_lanes(sunk.step, [part.time], processor)
     if split is None:
         return None
     try:

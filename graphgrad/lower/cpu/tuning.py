@@ -43,6 +43,19 @@ class ContractionCosts:
         than that of other copies because what one core has copied, another has to fetch.
     prefetch_steps : int
         Steps of a sum that take as long as a line takes to come from memory.
+    min_copy_reuse : int
+        Results that must read each element of the other factor for its copy to be worth the time.
+    far_step_bytes : int
+        Bytes between the reads of neighboring steps of a sum, from which on steps touch so many
+        pages that the other factor is better copied.
+    crowded_rows, crowded_row_bytes : int
+        Rows at a distance of so many bytes, or more, share sets of the first-level cache, which
+        holds so many of them.
+    crowded_overhead : float
+        Share of the time that it costs to read more of such rows.
+    element_store_cycles, element_copy_cycles : float
+        Cycles to store one element of a tile that cannot be stored in vectors, and to copy one into
+        a panel from vectors that are not contiguous.
     """
 
     near_bytes: int = 5 << 17
@@ -55,6 +68,13 @@ class ContractionCosts:
     min_terms_per_part: int = 256
     min_panel_reuse: int = 1100
     prefetch_steps: int = 32
+    min_copy_reuse: int = 128
+    far_step_bytes: int = 1024
+    crowded_rows: int = 8
+    crowded_row_bytes: int = 2048
+    crowded_overhead: float = 0.15
+    element_store_cycles: float = 2.0
+    element_copy_cycles: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,8 @@ class WinogradCosts:
         Bytes of factors of a block of images for a weight gradient: a part of the shared cache.
     max_whole_bytes : int
         Bytes of the factors of all tiles up to which a weight gradient computes them all first.
+    depth_channels : int
+        Channels, or rows of weights, at a time, whose factors and products stay in a core's cache.
     """
 
     vector_move_cost: int = 15
@@ -90,6 +112,7 @@ class WinogradCosts:
     image_block_bytes: int = 1 << 19
     gradient_block_bytes: int = 4 << 20
     max_whole_bytes: int = 20 << 20
+    depth_channels: int = 64
 
 
 @dataclass(frozen=True)
@@ -106,7 +129,17 @@ class Processor:
         Whether it adds products of pairs of bfloat16 to float32 in one instruction.
     row_bytes : int
         Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
-        through them to the next.
+        through them to the next. A longer row is cut where it can be.
+    step_bytes : int
+        Bytes up to which each core may read, in each step of a loop over time, what is the same for
+        all lanes: a part of its own cache. More is read better once for all lanes.
+    line_bytes : int
+        Bytes of a cache line.
+    sum_vectors : int
+        Vectors of partial sums side by side that hide the latency of an addition.
+    by_lane : bool
+        Whether a multiply-add takes one lane of a register as a factor of all its own. Contractions
+        then load neighboring terms of what is broadcast as one vector.
     contraction : ContractionCosts
     winograd : WinogradCosts
     """
@@ -115,6 +148,10 @@ class Processor:
     registers: int
     multiplies_pairs: bool = False
     row_bytes: int = 1 << 19
+    step_bytes: int = 1 << 17
+    line_bytes: int = 64
+    sum_vectors: int = 4
+    by_lane: bool = False
     contraction: ContractionCosts = ContractionCosts()
     winograd: WinogradCosts = WinogradCosts()
 
@@ -162,8 +199,22 @@ AVX2 = Processor(
 )
 """256 bits: two multiply-adds in a cycle. Measured on the same Xeon with code for a Haswell."""
 
-NEON = Processor(vector_bytes=16, registers=32)
-"""128 bits, 32 registers. Not measured: tiles are checked in disassembled code alone."""
+NEON = Processor(
+    vector_bytes=16,
+    registers=32,
+    by_lane=True,
+    contraction=ContractionCosts(
+        # Counted in instructions: a loop is five, and one loads two vectors of a panel.
+        step_cycles=5.0,
+        vector_load_cycles=0.5,
+        element_load_cycles=0.5,
+        ragged_overhead=0.0,
+        narrow_cycles=1.0,
+        # As of all processors that are measured but Zen 4.
+        min_panel_reuse=48,
+    ),
+)
+"""128 bits, 32 registers. Not measured: `bench/inner_loops.py` counts what code is made of."""
 
 SSE = Processor(vector_bytes=16, registers=16)
 """128 bits, 16 registers, which is also assumed of unknown processors."""

@@ -61,9 +61,6 @@ _SPATIAL = int(tirx.IterVar.DataPar)
 _MAX_UNROLLED = 8
 """The most terms that become straight code."""
 
-_SIDE_BY_SIDE = 4
-"""Vectors of results that are summed up side by side, to hide the latency of an addition."""
-
 _MIN_OPERATIONS = 8
 """Operations for each read that is collected lane by lane, below which vectors do not pay."""
 
@@ -231,10 +228,10 @@ class _Nest:
             raise NotInVectors
         if (
             init is not None
-            and self._loops.lane[1] >= _SIDE_BY_SIDE * widest
+            and self._loops.lane[1] >= processor.sum_vectors * widest
             and not self._is_gather
         ):
-            self._lanes *= _SIDE_BY_SIDE
+            self._lanes *= processor.sum_vectors
 
     def _split(self, stores: Sequence[Any], spatial: Mapping[Any, None]) -> _Loops:
         (lane, *_) = [v for v in spatial if all(stride(s, v) == 1 for s in stores)] or [None]

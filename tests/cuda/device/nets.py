@@ -6,9 +6,9 @@ import numpy as np
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.check.promote import promote_model
 from tests import derived_nets
 from tests.peers import peer
+from tests.promoted_models import promoted
 from tests.torch_export import build, export, inputs_of
 
 BATCH = 4
@@ -31,13 +31,11 @@ class Case:
 
     def promoted(self):
         """Return the same in float64."""
-        model, obstacles = promote_model(self.model)
-        assert not obstacles
         inputs = {
             name: a.astype("float64") if a.dtype == "float32" else a
             for name, a in self.inputs.items()
         }
-        return Case(model, inputs, self.labels)
+        return Case(promoted(self.model), inputs, self.labels)
 
 
 def mlp():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.forms.cost import body_evaluations
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.kinds import Kind, kind_of
+from tests.fallback.body_evaluations import body_evaluations
 from tests.fallback.interpreter import evaluate
 
 X = te.placeholder((12,), "float64", name="X")

@@ -4,10 +4,11 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.errors import ArgumentError
-from graphgrad.fallback.forms.cost import Work, body_evaluations, contraction_points, loop_points
+from graphgrad.fallback.forms.cost import loop_points
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.indices.index_system import Axis
 from graphgrad.fallback.kinds import Kind
+from tests.fallback.body_evaluations import Work, body_evaluations, contraction_points
 
 
 def test_every_stage_is_counted_once():

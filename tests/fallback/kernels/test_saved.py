@@ -4,11 +4,11 @@ import pytest
 from tvm import te, tirx, topi
 
 import graphgrad as gg
-from graphgrad.fallback.forms.cost import body_evaluations
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.kernels.expressions import kernel_of
 from graphgrad.fallback.kernels.gradient import gradient_kernels, saved_output_count, saving_kernel
 from graphgrad.fallback.kernels.saved import widen_saved, worth_saving
+from tests.fallback.body_evaluations import body_evaluations
 
 
 def placeholder(name, *shape, dtype="float64"):

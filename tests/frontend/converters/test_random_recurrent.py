@@ -9,7 +9,6 @@ import pytest
 from tests.fallback.choices import Choices
 from tests.peers import peer
 
-FAST = {"kind": "llvm", "opt-level": 0}
 BLOCK = 3
 
 MORE = [pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10)]
@@ -31,7 +30,7 @@ def test_results_and_gradients(models, kind, block):
     for seed in range(BLOCK * block, BLOCK * (block + 1)):
         model = draw(Choices(seed))
         try:
-            model.judge(alone=seed % 2 == 0, target=FAST)
+            model.judge(alone=seed % 2 == 0)
         except Exception as error:
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{model.text}")
 

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from tvm import te, tirx
 
 import graphgrad as gg
 from graphgrad.fallback.scans.checkpoints import as_single_row
-from graphgrad.lower.cpu import lanes
+from tests.lower import kernel_programs
 from tests.lower.kernel_programs import run
 
 STEPS = 5
@@ -66,7 +68,9 @@ def test_a_step_is_scheduled_as_a_kernel(batch, hidden, dtype):
 
 
 def test_panels_of_a_weight_are_filled_once_in_front_of_the_loop(monkeypatch):
-    monkeypatch.setattr(lanes, "_MAX_SHARED_BYTES", 0)  # no thread goes through all times
+    # No thread goes through all times.
+    unit = replace(kernel_programs.UNIT, step_bytes=0)
+    monkeypatch.setattr(kernel_programs, "UNIT", unit)
     batch, hidden = 64, 64
     x = tensor(STEPS + 1, batch, hidden, name="x")
     w = tensor(hidden, hidden, name="w")

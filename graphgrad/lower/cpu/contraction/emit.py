@@ -14,14 +14,15 @@ generator keep them in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
-from ....ir.loops import block, loops, sequence, variable
+from ....ir.loops import block, loop, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
 from ..pair_products import add_pair_product, with_definitions
 from .elements import Element, Registers, each_element, registers_of
@@ -75,6 +76,10 @@ class _Emitter:
         self._plan = plan
         self._sink = result_store
         self._panels = panels
+        self._other = next(  # the factor that is the same in all lanes
+            (factor for factor in (0, 1) if contraction.step(factor, plan.vector) == 0), None
+        )
+        self._held = self._held_vectors()
         self._kind = kind
 
     def nest(self) -> tuple[Any, list[Any]]:
@@ -132,7 +137,7 @@ class _Emitter:
             each_element(plan, lambda element: element.keep(zero), registers=registers),
             self._terms(frame, self._term(frame, add, registers)),
         ]
-        buffers = list(registers.buffers)
+        buffers = [*registers.buffers, *([self._held] if plan.held is not None else [])]
         if sums is not None:
             add_to_sums = self._add_element(frame, sums, scope)
             steps.append(each_element(plan, add_to_sums, registers=registers))
@@ -171,11 +176,39 @@ class _Emitter:
         """The loops that add all terms to a tile, and prefetch what is read next."""
         plan = self._plan
         term = sequence(*prefetch_later_terms(self._contraction, plan, frame), term)
+        if plan.held is not None:
+            hold, around = self._hold(frame), partial(frame.around, plan.terms[-1:], unrolled=1)
+            held = around(sequence(hold, term))
+            if plan.held.reduced:
+                held = sequence(hold, around(term))
+            return frame.around(plan.terms[:-1], held)
         if plan.fetched is None:
             return frame.around(plan.terms, term, plan.unrolled)
         line_loop = frame.around(plan.terms[-1:], term)
         fetch = prefetch_next_rows(self._contraction, plan, frame)
         return frame.around(plan.terms[:-1], sequence(fetch, line_loop))
+
+    def _held_vectors(self) -> Any:
+        """A buffer for what is loaded in vectors to multiply by their lanes; a row is its last."""
+        plan = self._plan
+        lengths = [length for _, length in plan.rows]
+        if plan.held is not None and plan.held.reduced:
+            lengths.append(plan.terms[-1].trips or 1)
+        return tirx.decl_buffer(lengths, self._contraction.dtype, "held")
+
+    def _hold(self, frame: Frame) -> Any:
+        """The statement that loads these vectors."""
+        plan = self._plan
+        assert plan.held is not None and self._other is not None
+        variables = [variable("row", frame.dtype) for _ in self._held.shape]
+        rows = variables[: len(plan.rows)]
+        ahead = {}
+        if plan.held.reduced:
+            ahead = {plan.held.var: frame.line(plan.held) + variables[-1]}
+        value = self._factor(frame, self._other, rows, frame.number(0), ahead)
+        *outer, (lane, lanes) = zip(variables, map(int, self._held.shape), strict=True)
+        load = tirx.BufferStore(self._held, value, variables)
+        return loops(outer, loop(lane, lanes, load, ForKind.VECTORIZED), ForKind.UNROLLED)
 
     def _term(self, frame: Frame, add: _ForElement, registers: Registers) -> Any:
         """The statement that adds a term to each element of a tile.
@@ -234,23 +267,42 @@ class _Emitter:
         return substitute_values(distance, frame.read(lowest_rows, frame.number(0)))
 
     def _added(self, frame: Frame, element: Element) -> Any:
-        """An element's sum with one more term, of factors read from panels where there are any."""
-        plan, rows, column = self._plan, element.rows, element.column
-        indices = frame.read(rows, column)
-        row_axes = [axis.var for axis, _ in plan.rows]
-        factors = []
-        for factor_number, factor in enumerate(self._contraction.factors):
-            if factor_number in self._panels:
-                panels = self._panels[factor_number]
-                positions = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
-                factors.append(
-                    panels.load(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
-                )
-            else:
-                factors.append(substitute_values(factor, indices))
+        """An element's sum with one more term, the product of both factors."""
+        first, second = (
+            self._held_lane(frame, element.rows)
+            if self._plan.held is not None and number == self._other
+            else self._factor(frame, number, element.rows, element.column)
+            for number in (0, 1)
+        )
         if self._contraction.are_pairs:
-            return add_pair_product(element.register, *factors)
-        return element.register + factors[0] * factors[1]
+            return add_pair_product(element.register, first, second)
+        return element.register + first * second
+
+    def _held_lane(self, frame: Frame, rows: Sequence[Any]) -> Any:
+        """One element of what is loaded in vectors."""
+        plan = self._plan
+        assert plan.held is not None
+        lane = [frame.trip(plan.terms[-1])] if plan.held.reduced else []
+        return tirx.BufferLoad(self._held, [*rows, *lane])
+
+    def _factor(
+        self,
+        frame: Frame,
+        number: int,
+        rows: Sequence[Any],
+        column: Any,
+        terms: Mapping[Any, Any] | None = None,
+    ) -> Any:
+        """A factor at a position of the tile, read from panels where there are any.
+
+        `terms` are indices along the sum, if they are not those of the loops.
+        """
+        indices = frame.read(rows, column) | dict(terms or {})
+        if number not in self._panels:
+            return substitute_values(self._contraction.factors[number], indices)
+        panels, row_axes = self._panels[number], [axis.var for axis, _ in self._plan.rows]
+        positions = {self._plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
+        return panels.load(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """The statement that sets the partial sums of a tile to zero."""
@@ -282,10 +334,10 @@ class _Emitter:
         """The statement that adds up the partial sums of a tile, part after part, and stores it."""
         # Parts are added in a fixed order, so that the result does not depend on the threads.
         trips_of_parts: list[dict[Loop, int]] = [{}]
-        for loop in self._plan.parts:
-            assert loop.trips is not None
+        for part in self._plan.parts:
+            assert part.trips is not None
             trips_of_parts = [
-                {**trips, loop: trip} for trips in trips_of_parts for trip in range(loop.trips)
+                {**trips, part: trip} for trips in trips_of_parts for trip in range(part.trips)
             ]
 
         def total(element: Element) -> Any:

@@ -12,7 +12,7 @@ from ....ir.kernel_structure import Axis, volume
 from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction, known
 from ..map import MIN_PARALLEL_TRIPS
-from ..tuning import ContractionCosts, Processor
+from ..tuning import Processor
 from .plan import Loop, Plan
 from .prefetch import next_tile_loop
 from .store import ResultStore
@@ -21,10 +21,6 @@ from .tile import Tile, best_tile, is_short
 _MIN_PARALLEL_MULTIPLY_ADDS = 1 << 18
 """Multiply-adds below which handing work to other threads costs more than it saves."""
 
-_PAGE_STRIDE_BYTES = 1024
-"""Bytes between the reads of neighboring steps of a sum, from which on each step touches a page of
-its own."""
-
 _SUFFICIENT_TASKS = 4 * MIN_PARALLEL_TRIPS
 """Tasks that suffice: with so many, the cores' shares differ little whatever their number."""
 
@@ -32,14 +28,8 @@ _SUFFICIENT_BLOCKED_TASKS = 8
 """Tasks that suffice if each goes through a sum in blocks: its tiles share each block's data, so it
 should have many of them."""
 
-_CACHE_LINE_BYTES = 64
-"""Bytes of a cache line."""
-
 _MAX_UNROLLED_MULTIPLY_ADDS = 64
 """Vector multiply-adds in the unrolled terms of a tile, at most."""
-
-_MIN_COPY_REUSE = 128
-"""Results that must read each element of a factor for its copy to be worth the time."""
 
 
 def plan(contraction: Contraction, processor: Processor, result_store: ResultStore) -> Plan | None:
@@ -53,7 +43,7 @@ def plan(contraction: Contraction, processor: Processor, result_store: ResultSto
         The store of the results.
     """
     tile = best_tile(contraction, processor, result_store)
-    return None if tile is None else _Planner(contraction, tile, processor.contraction).plan()
+    return None if tile is None else _Planner(contraction, tile, processor).plan()
 
 
 class _Planner:
@@ -63,13 +53,13 @@ class _Planner:
     ----------
     contraction : Contraction
     tile : Tile
-    costs : ContractionCosts
+    processor : Processor
     """
 
-    def __init__(self, contraction: Contraction, tile: Tile, costs: ContractionCosts) -> None:
+    def __init__(self, contraction: Contraction, tile: Tile, processor: Processor) -> None:
         self._contraction = contraction
         self._tile = tile
-        self._costs = costs
+        self._line_bytes, self._costs = processor.line_bytes, processor.contraction
         self._width = tile.width
         self._itemsize = tvm.DataType(contraction.dtype).itemsize
         self._panel_axes = contraction.used_by(tile.panel, contraction.axes)
@@ -103,7 +93,21 @@ class _Planner:
             parallel=volume(self._contraction.axes) >= _MIN_PARALLEL_MULTIPLY_ADDS,
             unrolled=self._unrolled(terms),
         )
+        chosen_plan = self._plan_held_vectors(chosen_plan)
         return self._plan_term_prefetch(self._plan_row_prefetch(chosen_plan))
+
+    def _plan_held_vectors(self, chosen_plan: Plan) -> Plan:
+        """A plan that also loads the factor beside the panel in vectors, if the tile says so."""
+        held, lanes = self._tile.held, self._tile.held_lanes
+        *outer, innermost = chosen_plan.terms
+        if held is None or self._is_symbolic:
+            return chosen_plan
+        # All trips of loops around it must leave it the same number of trips.
+        steps = math.gcd(known(innermost.axis), innermost.trips or 1, lanes)
+        is_packed = any(factor != self._tile.panel for factor, _ in chosen_plan.packed)
+        if held.reduced and (held is not innermost.axis or is_packed or steps < lanes):
+            return chosen_plan
+        return replace(chosen_plan, terms=(*outer, *_split_loop(innermost, steps)), held=held)
 
     def _plan_row_prefetch(self, chosen_plan: Plan) -> Plan:
         """A plan that also prefetches rows of the next tile, if rows are contiguous and long.
@@ -112,7 +116,7 @@ class _Planner:
         """
         other_factor = 1 - self._tile.panel
         *outer, innermost = chosen_plan.terms
-        line_elements = _CACHE_LINE_BYTES // self._itemsize
+        line_elements = self._line_bytes // self._itemsize
         in_lines = self._contraction.step(other_factor, innermost.axis) == 1
         if not (
             in_lines
@@ -136,7 +140,7 @@ class _Planner:
             for factor in (0, 1)
             if self._is_fetchable(factor, chosen_plan)
             and abs(self._contraction.step(factor, innermost) or 0) * self._itemsize
-            >= _CACHE_LINE_BYTES
+            >= self._line_bytes
         ]
         return (
             replace(
@@ -155,6 +159,8 @@ class _Planner:
         """
         contraction = self._contraction
         broadcast = contraction.step(1 - self._tile.panel, chosen_plan.vector) == 0
+        if chosen_plan.held is not None:
+            return False  # what it would save is not known, and it is an instruction more
         copied = any(factor == packed_factor for packed_factor, _ in chosen_plan.packed)
         return broadcast and not copied and factor not in contraction.inside
 
@@ -342,11 +348,11 @@ class _Planner:
         steps = [
             contraction.step(other_factor, loop.axis) or 0 for loop in terms if loop.trips != 1
         ]
-        is_far = min(steps, default=0) * self._itemsize >= _PAGE_STRIDE_BYTES
+        is_far = min(steps, default=0) * self._itemsize >= self._costs.far_step_bytes
         return (
             is_far
             and contraction.can_be_copied(other_factor)
-            and self._reuse(other_factor) >= _MIN_COPY_REUSE
+            and self._reuse(other_factor) >= self._costs.min_copy_reuse
         )
 
     def _reuse(self, factor: int) -> int:

@@ -65,6 +65,9 @@ class Plan:
         The factors of which each step of the sum prefetches what a later step reads.
     prefetch_steps : int
         How many steps later that is.
+    held : Axis or None
+        As of a tile. The innermost loop of `terms` is then short, and unrolled. Vectors along it
+        are loaded in front of it, vectors along a row in each of its trips.
     packed : tuple of (int, Axis)
         The factors that are first copied into panels, in the order in which tiles read them, each
         with the axis of the tile along which its elements come to lie side by side.
@@ -88,6 +91,7 @@ class Plan:
     fetched: int | None = None
     streamed: tuple[int, ...] = ()
     prefetch_steps: int = 0
+    held: Axis | None = None
 
     @property
     def width(self) -> int:

@@ -1,14 +1,14 @@
 """The choice of a register tile, by an estimate of the cycles that a contraction takes with it.
 
-The costs, those of `tuning` and the constants below, which hold for every processor, serve to rank
-tiles, not to predict seconds.
+The costs, those of `tuning` and the constants below, which are shares of the time and sizes
+that do on every processor, serve to rank tiles, not to predict seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -22,18 +22,9 @@ _SPREAD_ROWS_COST = 1e-6
 """Share of the time per doubling of the distance that a tile's rows span in memory. It is so small
 that it only decides between tiles that are otherwise equal."""
 
-_MAX_UNCROWDED_ROWS = 8
-_CROWDED_ROW_BYTES = 2048
-_CROWDED_OVERHEAD = 0.15
-"""Share of the time that it costs to read more than `_MAX_UNCROWDED_ROWS` rows which lie
-`_CROWDED_ROW_BYTES` or more apart: they compete for the same sets of the first-level cache."""
-
 _BLOCKED_SUM_OVERHEAD = 0.05
 """Share of the time that it costs to go through a sum in blocks, where a panel
 exceeds the near cache."""
-
-_ELEMENT_STORE_CYCLES = 2.0
-"""Cycles to store one element of a tile that cannot be stored in vectors."""
 
 _MAX_GUARDED_TILE_BYTES = 1024
 """Tiles whose terms may lie outside a factor stay below this many bytes of results. Larger tiles
@@ -45,9 +36,6 @@ these loads is what takes time."""
 
 _MAX_SHORT_SUM_VECTORS = 4
 """Vectors of a tile of short sums at most: so few let a core begin the next tile meanwhile."""
-
-_ELEMENT_COPY_CYCLES = 2.0
-"""Cycles to copy one element into a panel of vectors that are not contiguous."""
 
 _MAX_COPY_SHARE = 0.5
 """Share of the time of the multiply-adds that copying may take at most."""
@@ -69,6 +57,11 @@ class Tile:
         The number of elements of a vector, and of vectors side by side.
     rows : tuple of (Axis, int)
         The other axes of the tile, and the number of elements along each.
+    held : Axis or None
+        An axis of the sum, or of the rows, along which the other factor is loaded in vectors, to
+        multiply by their lanes; None if it is loaded element by element.
+    held_lanes : int
+        The number of elements of such a vector; 1 if there are none.
     """
 
     vector: Axis
@@ -77,6 +70,8 @@ class Tile:
     lanes: int
     vectors: int
     rows: tuple[tuple[Axis, int], ...]
+    held: Axis | None = None
+    held_lanes: int = 1
 
     @property
     def width(self) -> int:
@@ -145,7 +140,31 @@ def _tiles_along(
         if contraction.inside:
             max_rows = min(max_rows, (_MAX_GUARDED_TILE_BYTES - 1) // (vectors * lanes * itemsize))
         for rows in _rows(row_axes, max_rows):
-            yield Tile(vector_axis, panel, copied, lanes, vectors, rows)
+            tile = Tile(vector_axis, panel, copied, lanes, vectors, rows)
+            if not processor.by_lane:
+                yield tile
+            elif by_lane := _by_lane(contraction, tile, processor):
+                yield by_lane
+
+
+def _by_lane(contraction: Contraction, tile: Tile, processor: Processor) -> Tile | None:
+    """The tile for a processor that multiplies by lanes; None if its registers do not suffice."""
+    other, lanes = 1 - tile.panel, processor.lanes(contraction.dtype)
+    free = processor.registers - 1 - tile.registers - tile.vectors
+    rows = tile.registers // tile.vectors
+    if contraction.step(other, tile.vector) != 0:
+        return tile
+    if not contraction.distances:
+        if len(tile.rows) == 1 and rows % lanes == 0:
+            ((axis, length),) = tile.rows
+            is_whole = axis.extent is not None and axis.extent % length == 0
+            if is_whole and contraction.step(other, axis) == 1 and rows // lanes <= free:
+                return replace(tile, held=axis, held_lanes=lanes)
+        for axis in contraction.reduced if rows <= free else ():
+            if contraction.step(other, axis) == 1 and (axis.extent or 1) % lanes == 0:
+                return replace(tile, held=axis, held_lanes=lanes)
+    # Elements are loaded in pairs, two of which are under way.
+    return tile if free >= 3 else None
 
 
 def _panel_factor(contraction: Contraction, axis: Axis) -> int | None:
@@ -228,12 +247,15 @@ def _cycles(
     adding_cycles = (
         tiles
         * terms
-        * (_step_cycles(contraction, tile, costs) * operation_cycles + costs.step_cycles)
+        * (
+            _step_cycles(contraction, tile, costs) * operation_cycles
+            + costs.step_cycles / tile.held_lanes
+        )
     )
     other_factor = 1 - tile.panel
     row_steps = [(contraction.step(other_factor, axis) or 0, length) for axis, length in tile.rows]
     distant_lengths = [
-        length for step, length in row_steps if step * itemsize >= _CROWDED_ROW_BYTES
+        length for step, length in row_steps if step * itemsize >= costs.crowded_row_bytes
     ]
     panel_bytes = (
         tile.width * volume(contraction.used_by(tile.panel, contraction.reduced)) * itemsize
@@ -241,14 +263,14 @@ def _cycles(
     # All losses are shares of the time of the multiply-adds.
     overhead = (
         costs.ragged_overhead * ragged_axes
-        + _CROWDED_OVERHEAD * (math.prod(distant_lengths) > _MAX_UNCROWDED_ROWS)
+        + costs.crowded_overhead * (math.prod(distant_lengths) > costs.crowded_rows)
         + _BLOCKED_SUM_OVERHEAD * (panel_bytes > costs.near_bytes)
         + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in row_steps))
     )
-    store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT_STORE_CYCLES)
+    store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * costs.element_store_cycles)
     copy_cycles = 0.0
     if tile.copied:
-        copy_cycles = _ELEMENT_COPY_CYCLES * volume(
+        copy_cycles = costs.element_copy_cycles * volume(
             contraction.used_by(tile.panel, contraction.axes)
         )
         if copy_cycles > _MAX_COPY_SHARE * adding_cycles:
@@ -266,7 +288,10 @@ def _step_cycles(contraction: Contraction, tile: Tile, costs: ContractionCosts) 
         elements = (
             _mean_loads(contraction, factor, tile) if sum_is_short else math.prod(row_lengths)
         )
-        load_count = elements * (tile.vectors if is_vector else 1)
+        if factor != tile.panel and tile.held is not None:
+            is_vector, load_count = True, elements / tile.held_lanes
+        else:
+            load_count = elements * (tile.vectors if is_vector else 1)
         loads += load_count
         exposed_cycles += load_count * (
             costs.vector_load_cycles if is_vector else costs.element_load_cycles

@@ -30,9 +30,6 @@ from .accumulation import Accumulation
 from .chain import Chain, Part, Role
 from .group import groups
 
-_SUM_VECTORS = 4
-"""The number of independent partial results, in vectors: hides the latency of an addition."""
-
 _MAP_VECTORS = 2
 """The number of vectors of a map that are computed side by side."""
 
@@ -285,7 +282,8 @@ class _Emitter:
         length = volume(parts[0].inner[-self._walked(parts) :])
         calls_nothing = not any(part.stage.calls for part in parts)
         reduces = any(part.role is Role.ALONG for part in parts)
-        vectors = _SUM_VECTORS if reduces and calls_nothing else _MAP_VECTORS
+        sums = reduces and calls_nothing
+        vectors = self._processor.sum_vectors if sums else _MAP_VECTORS
         while vectors > 1 and vectors * lanes > length:
             vectors //= 2
         return vectors * lanes

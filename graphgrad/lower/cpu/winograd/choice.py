@@ -28,9 +28,6 @@ _MAX_RELATIVE_COST = 0.9
 _MIN_TERM_COST = 8
 """Time of one term of a register tile at least, in multiply-adds, however small the tile is."""
 
-_DEPTH_CHANNELS = 64
-"""Channels, or rows of weights, at a time, whose factors and products stay in a core's cache."""
-
 _MIN_PARALLEL_PARTS = 8
 """Independent parts of a kernel that give all threads enough to do."""
 
@@ -119,7 +116,7 @@ def choose_weight_gradient(gradient: WeightGradient, processor: Processor) -> Ch
 
 def _terms_at_once(images: Images, processor: Processor) -> int:
     """How many terms of a sum the direct kernel adds by one instruction."""
-    return 2 if str(images.buffer.dtype) == "bfloat16" and processor.multiplies_pairs else 1
+    return 2 if processor.multiplies_pairs and str(images.buffer.dtype) == "bfloat16" else 1
 
 
 def _cheapest(direct_cost: int, cost: Callable[[int], float]) -> int | None:
@@ -162,7 +159,7 @@ def _convolution_blocks(conv: Convolution, step: int, panel: Panel, costs: Winog
     # Weights whose factors do not fit the shared cache are transformed panel by panel, and each
     # panel is multiplied with all tiles at once, so that its factors are computed once.
     if products * _FLOAT32_BYTES * images.channels * conv.filters > costs.shared_bytes:
-        return Blocks(depth=_divisor(images.channels, _DEPTH_CHANNELS, panel.lanes))
+        return Blocks(depth=_divisor(images.channels, costs.depth_channels, panel.lanes))
     bytes_per_row = products * _FLOAT32_BYTES * (images.channels + conv.filters) * tiles_across
     max_rows = min(
         costs.image_block_bytes // bytes_per_row, images.count * tiles_down // _MIN_PARALLEL_PARTS
@@ -182,7 +179,7 @@ def _gradient_blocks(
         rows, columns = columns, rows
     # With the factors of all tiles at hand, blocks of weights are independent. If they are too few
     # for the threads, or the factors too many, products are added up block by block of images.
-    depth = _divisor(rows, _DEPTH_CHANNELS, 1)
+    depth = _divisor(rows, costs.depth_channels, 1)
     parts = rows // depth * (columns // panel.width)
     if (
         parts >= _MIN_PARALLEL_PARTS

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from tvm.tirx import ForKind
-
 from ....ir.kernel_structure import Stage, buffer_of
-from ....ir.loops import Statement, block, fused, index, load, loop, scratch, store, variable
+from ....ir.loops import Statement
 from ...kernels.contraction import operands
 from ...kernels.epilogue import Epilogue
 from ...kernels.pads import Border
 from ..contraction import ResultStore, result_store_of
 from ..tuning import Processor
-from .choice import Choice, choose_convolution, choose_weight_gradient
+from .choice import choose_convolution, choose_weight_gradient
 from .form import Sum, convolution_of, weight_gradient_of
-from .forward import Convolution, ConvolutionKernel
+from .forward import ConvolutionKernel
 from .weight import WeightGradientKernel
+
+_FORMS: tuple[tuple[Any, Any, Any], ...] = (
+    (convolution_of, choose_convolution, ConvolutionKernel),
+    (weight_gradient_of, choose_weight_gradient, WeightGradientKernel),
+)
+"""What is recognized, whether it pays, and the kernel that computes it."""
 
 
 def nest_of(
@@ -53,69 +56,15 @@ def nest_of(
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None or not _stores_vectors(stage, blocks[stage.name], result_store):
         return None
-    statement = _convolution(stage, blocks[stage.name], borders, result_store, processor)
-    if statement is None:
-        statement = _weight_gradient(stage, blocks[stage.name], borders, result_store, processor)
-    return statement
-
-
-def _convolution(
-    stage: Stage,
-    realize: Any,
-    borders: Mapping[Any, Border],
-    result_store: ResultStore,
-    processor: Processor,
-) -> Statement | None:
-    """The statement of a convolution; None if the stage is none, or it does not pay."""
-    conv = convolution_of(stage, realize, borders, result_store)
-    choice = None if conv is None else choose_convolution(conv, processor)
-    if conv is None or choice is None:
-        return None
-    # Vectors of bfloat16 cannot be transposed in registers.
-    narrow, _ = conv.weight(*[index(0)] * 4)
-    if not conv.turned or str(narrow.dtype) == "float32":
-        return _kernel_of(conv, choice)
-    wide = scratch(f"{narrow.name}_wide", [int(extent) for extent in narrow.shape])
-    kernel = _kernel_of(replace(conv, weight=lambda *at: (wide, conv.weight(*at)[1])), choice)
-    return block("scratch", _widened(narrow, wide, choice.panel.lanes), kernel, buffers=[wide])
-
-
-def _kernel_of(conv: Convolution, choice: Choice) -> Statement:
-    kernel = ConvolutionKernel(conv, choice.filtering, choice.panel)
-    blocks = choice.blocks
-    if blocks.images:
-        return kernel.by_images(blocks.images, blocks.rows)
-    return kernel.by_filters(blocks.depth)
-
-
-def _widened(narrow: Any, wide: Any, lanes: int) -> Statement:
-    """The statement that copies weights to float32; their last axis is one of whole vectors."""
-    *outer, last = (int(extent) for extent in narrow.shape)
-    indices = [variable("i") for _ in outer]
-    vector, lane = variable("vector"), variable("lane")
-    at = [*indices, vector * lanes + lane]
-    copy = store(wide, at, load(narrow, at).astype("float32"))
-    around = [*zip(indices, outer, strict=True), (vector, last // lanes)]
-    return fused(around, loop(lane, lanes, copy, ForKind.VECTORIZED), ForKind.PARALLEL)
-
-
-def _weight_gradient(
-    stage: Stage,
-    realize: Any,
-    borders: Mapping[Any, Border],
-    result_store: ResultStore,
-    processor: Processor,
-) -> Statement | None:
-    """The statement of a weight gradient; None if the stage is none, or it does not pay."""
-    gradient = weight_gradient_of(stage, realize, borders, result_store)
-    choice = None if gradient is None else choose_weight_gradient(gradient, processor)
-    if gradient is None or choice is None:
-        return None
-    kernel = WeightGradientKernel(gradient, choice.filtering, choice.panel)
-    blocks = choice.blocks
-    if blocks.images:
-        return kernel.by_images(blocks.images, blocks.rows)
-    return kernel.of_all_tiles(blocks.depth)
+    for form_of, choose, kernel_of in _FORMS:
+        form = form_of(stage, blocks[stage.name], borders, result_store)
+        choice = None if form is None else choose(form, processor)
+        if choice is not None:
+            kernel, order = kernel_of(form, choice.filtering, choice.panel), choice.blocks
+            if order.images:
+                return kernel.by_images(order.images, order.rows)
+            return kernel.by_channels(order.depth)
+    return None
 
 
 def _has_known_floats(stage: Stage) -> bool:

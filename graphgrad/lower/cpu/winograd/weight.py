@@ -81,7 +81,7 @@ class WeightGradientKernel:
         self.rows, self.columns = self.left[0].channels, self.right[0].channels
         self.panels = self.columns // panel.width
 
-    def of_all_tiles(self, height: int) -> Statement:
+    def by_channels(self, height: int) -> Statement:
         """The kernel that computes the factors of all tiles before it multiplies.
 
         Parameters

@@ -10,7 +10,7 @@ from tvm import te, tirx, topi
 
 from graphgrad.lower.cpu import pair_products
 from graphgrad.lower.cpu import schedule as cpu
-from graphgrad.lower.cpu.contraction import order, pairs, replace
+from graphgrad.lower.cpu.contraction import pairs, replace
 from graphgrad.lower.cpu.tuning import AVX512, ContractionCosts
 from graphgrad.runtime.machine import processor_flags
 from tests.guarded_memory import guarded_tensor
@@ -83,10 +83,10 @@ def test_random_contractions(seed, monkeypatch):
         min_terms_per_part=rng.choice([8, 256]),
         min_panel_reuse=rng.choice([1, 1536]),
         step_cycles=rng.choice([1.0, 3.0]),
+        min_copy_reuse=rng.choice([1, 128]),
+        far_step_bytes=rng.choice([4, 1024]),
     )
     monkeypatch.setattr(pairs, "_MAX_RELATIVE_COST", 100)
-    monkeypatch.setattr(order, "_MIN_COPY_REUSE", rng.choice([1, 128]))
-    monkeypatch.setattr(order, "_PAGE_STRIDE_BYTES", rng.choice([4, 1024]))
     inputs, output = contraction(rng, list(FORMS)[seed % 4], "bfloat16")
     if rng.random() < 0.5:
         inputs, output = with_map(rng, inputs, output)

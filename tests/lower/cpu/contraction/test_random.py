@@ -11,13 +11,13 @@ from tvm import te
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.lower.cpu import schedule as cpu
-from graphgrad.lower.cpu.contraction import order, replace
-from graphgrad.lower.cpu.tuning import ContractionCosts, Processor
+from graphgrad.lower.cpu.contraction import replace
+from graphgrad.lower.cpu.tuning import NEON, ContractionCosts, Processor
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0}
-UNITS = [Processor(64, 32), Processor(32, 16), Processor(16, 16)]
+UNITS = [Processor(64, 32), Processor(32, 16), Processor(16, 16), NEON]
 
 
 def wide(value, dtype):
@@ -112,16 +112,17 @@ def test_random_contractions(seed, monkeypatch):
         min_terms_per_part=rng.choice([8, 256]),
         min_panel_reuse=rng.choice([1, 1536]),
         step_cycles=rng.choice([1.0, 3.0]),
+        min_copy_reuse=rng.choice([1, 128]),
+        far_step_bytes=rng.choice([4, 1024]),
     )
-    monkeypatch.setattr(order, "_MIN_COPY_REUSE", rng.choice([1, 128]))
-    monkeypatch.setattr(order, "_PAGE_STRIDE_BYTES", rng.choice([4, 1024]))
-    monkeypatch.setattr(order, "_CACHE_LINE_BYTES", rng.choice([8, 64]))
+    line_bytes = rng.choice([8, 64])
     dtype = rng.choice(["float32", "float32", "float64", "float16", "bfloat16", "int32"])
     inputs, output = contraction(rng, list(FORMS)[seed % len(FORMS)], dtype)
     if rng.random() < 0.5:
         inputs, output = with_map(rng, inputs, output)
     func = create_prim_func([*inputs, output])
-    scheduled = cpu.schedule_loops(func, dataclasses.replace(rng.choice(UNITS), contraction=costs))
+    processor = dataclasses.replace(rng.choice(UNITS), contraction=costs, line_bytes=line_bytes)
+    scheduled = cpu.schedule_loops(func, processor)
     named = {"stock": func, "scheduled": scheduled}
     mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
     library = tvm.compile(mod, target=HOST)

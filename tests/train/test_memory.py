@@ -1,0 +1,195 @@
+"""Steps within a budget of memory: the same bits, as much memory as is predicted."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import tvm
+from onnx import helper
+
+import graphgrad as gg
+from graphgrad import models
+from graphgrad.errors import ArgumentError
+from graphgrad.lower.pipeline import lower
+from graphgrad.memory.allocation import allocated_bytes
+from graphgrad.memory.budget import MemoryBudget, budget_of
+from tests.exports import run_alone
+from tests.frontend.graphs import model_of, random
+from tests.train.nets import held
+
+
+@cache
+def deep(blocks=4, channels=8):
+    """Convolutions with batch norms, activations and a dropout, for inputs (N, 3, 8, 8)."""
+    arrays = {"rate": np.array(0.3, "float32")}
+    nodes, x, before = [], "x", 3
+
+    def node(op_type, inputs, name, **attributes):
+        nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
+        return name
+
+    for k in range(blocks):
+        arrays |= {
+            f"{k}.weight": random(channels, before, 3, 3, seed=k),
+            f"{k}.scale": np.ones(channels, "float32"),
+            f"{k}.bias": np.zeros(channels, "float32"),
+            f"{k}.mean": np.zeros(channels, "float32"),
+            f"{k}.var": np.ones(channels, "float32"),
+        }
+        x = node("Conv", [x, f"{k}.weight"], f"{k}.conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        norm = [f"{k}.{part}" for part in ("scale", "bias", "mean", "var")]
+        x = node("Relu", [node("BatchNormalization", [x, *norm], f"{k}.norm")], f"{k}.relu")
+        if k == 1:
+            x = node("Dropout", [x, "rate"], "dropout")
+        before = channels
+    arrays["head"] = random(channels, 4)
+    pooled = node("Flatten", [node("GlobalAveragePool", [x], "pool")], "flat")
+    node("MatMul", [pooled, "head"], "y")
+    return gg.from_onnx(model_of(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4]}, arrays))
+
+
+def recurrent(steps=12, features=8):
+    """Two GRUs, whose loops are kernels, for inputs (12, N, 8)."""
+    weights = {
+        f"{k}.{name}": random(1, 3 * features, features, seed=10 * k + n)
+        for k in range(2)
+        for n, name in enumerate("WR")
+    }
+    weights["axis"] = np.array([1], "int64")
+    nodes, x = [], "x"
+    for k in range(2):
+        inputs = [x, f"{k}.W", f"{k}.R"]
+        nodes.append(helper.make_node("GRU", inputs, [f"{k}.h"], f"{k}", hidden_size=features))
+        x = "y" if k else f"{k}.y"
+        nodes.append(helper.make_node("Squeeze", [f"{k}.h", "axis"], [x], f"{k}.squeeze"))
+    shape = [steps, "N", features]
+    return gg.from_onnx(model_of(nodes, {"x": shape}, {"y": shape}, weights))
+
+
+def batches(shape, classes, count=3):
+    rng = np.random.default_rng(5)
+    return [
+        (rng.standard_normal(shape).astype("float32"), rng.integers(0, classes, shape[0]))
+        for _ in range(count)
+    ]
+
+
+IMAGES = batches((4, 3, 8, 8), 4)
+SERIES = [(x, x[::-1].copy()) for x, _ in batches((12, 4, 8), 2)]
+CASES = {
+    "momentum": (deep, IMAGES, {}),
+    "accumulated": (deep, IMAGES, {"accumulate": 2, "optimizer": gg.optim.AdamW(1e-2)}),
+    "float16": (deep, IMAGES[:2], {"precision": "float16"}),
+    "loops": (recurrent, SERIES, {"loss": "mse"}),
+}
+
+
+@cache
+def lowered(model, shape, share, **options):
+    """A step within a share of what it holds otherwise, not compiled; its module and its plan."""
+    recipe = gg.train_step(model, memory=share, **options).recipe
+    budget = recipe.step_budget()
+    mod = lower(recipe.step(recipe.forward([shape])), recipe.target, budget=budget)
+    return allocated_bytes(mod)[recipe.step_name], budget.plan
+
+
+def least(model, batch, **options):
+    return lowered(model, batch[0].shape, 1.0, **options)[1].least
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_everything_is_the_same_bit_for_bit(case):
+    build, data, options = CASES[case]
+    model = build()
+    plain = gg.train_step(model, **options)
+    tight = gg.train_step(model, memory=least(model, data[0], **options), **options)
+    assert [float(plain(*batch)) for batch in data] == [float(tight(*batch)) for batch in data]
+    assert held(plain) == held(tight)
+    plan = tight.plan(*data[0])
+    assert plan.repeated > 0 and plan.peak <= plan.least < plan.unconstrained
+
+
+def test_what_is_predicted_is_allocated_and_falls_with_the_budget():
+    shape = IMAGES[0][0].shape
+    _, whole = lowered(deep(), shape, 1.0)
+    assert whole.peak == whole.unconstrained and whole.repeated == 0
+    peaks = []
+    for share in (1.0, 0.93, 0.85, whole.least / whole.unconstrained + 1e-6):
+        taken, plan = lowered(deep(), shape, share)
+        peaks.append(plan.peak)
+        assert plan.peak <= share * whole.unconstrained
+        # The pool of the virtual machine gives whole pages.
+        assert plan.results + plan.tensors <= taken <= plan.results + plan.tensors + 4096 * 8
+    assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) > 2
+
+
+class Footprint:
+    """The addresses of the tensors that kernels are given, as a watch of a step."""
+
+    def __init__(self):
+        self.bytes = set()
+
+    def lowering(self, name, budget):
+        return tvm.transform.PassContext.current()
+
+    def loaded(self, machine, device):
+        machine.set_instrument(self.called)
+
+    def called(self, _, name, before, __, *arguments):
+        for argument in arguments:
+            if isinstance(argument, tvm.runtime.Tensor) and not name.startswith("vm.builtin"):
+                size = int(np.prod(argument.shape)) * np.dtype(str(argument.dtype)).itemsize
+                start = argument.data_ptr() // 4
+                self.bytes.update(range(start, start + size // 4))
+        return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
+
+
+def test_the_memory_that_kernels_see_is_what_was_predicted():
+    model, batch = deep(), IMAGES[0]
+    step = gg.train_step(model, memory=least(model, batch))
+    watch = Footprint()
+    with step.watched(watch):
+        plan = step.plan(*batch)
+        float(step(*batch))
+    assert 0.95 * (plan.peak - plan.scratch) <= 4 * len(watch.bytes) <= plan.peak - plan.scratch
+
+
+def test_a_budget_that_is_too_small_says_the_least():
+    model, batch = deep(), IMAGES[0]
+    bytes_needed = least(model, batch)
+    step = gg.train_step(model, memory=bytes_needed - 1)
+    before = held(step)
+    with pytest.raises(
+        ArgumentError, match=f"least possible is {bytes_needed} bytes, 0\\."
+    ) as error:
+        step(*batch)
+    assert "Give more, or a smaller batch" in str(error.value)
+    assert held(step) == before and step.steps == 0
+
+
+def test_gradients_and_exports(tmp_path):
+    model, (x, y) = deep(2), IMAGES[0]
+    options = {"loss": "cross_entropy", "training": True}
+    plain, tight = (gg.value_and_grad(model, **options, memory=m) for m in (None, 0.97))
+    for ours, theirs in zip(
+        tight({"x": x, "targets": y}), plain({"x": x, "targets": y}), strict=True
+    ):
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    bytes_needed = least(model, (x, y))
+    gg.export_step(model, tmp_path / "export", shapes={"x": x.shape}, memory=bytes_needed)
+    losses, _ = run_alone(tmp_path / "export", IMAGES, tmp_path / "results")
+    step = gg.train_step(model)
+    assert losses == [float(step(*batch)) for batch in IMAGES]
+
+
+@pytest.mark.parametrize("limit", [0, -5, True, 0.0, 1.5, "2GB", float("nan")])
+def test_bad_budgets(limit):
+    with pytest.raises(ArgumentError, match="give a whole number of bytes, or a share"):
+        budget_of(limit)
+
+
+def test_a_step_without_a_budget_has_no_plan():
+    step = gg.train_step(gg.from_onnx(models.mlp((4, 5, 3))))
+    with pytest.raises(ArgumentError, match="give train_step memory="):
+        step.plan(np.zeros((2, 4), "float32"), np.zeros(2, "int64"))
+    assert budget_of(None) is None and budget_of(MemoryBudget(5)) == budget_of(5)
