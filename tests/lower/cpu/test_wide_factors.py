@@ -6,8 +6,8 @@ import pytest
 from tvm import te
 
 from graphgrad.ir.kernel_structure import stages
-from graphgrad.lower.cpu.wide_factors import widen_factors
 from graphgrad.lower.cpu.tuning import AVX2
+from graphgrad.lower.cpu.wide_factors import widen_factors
 from tests.lower.kernel_programs import run, tensor
 
 
