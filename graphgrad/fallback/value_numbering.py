@@ -73,8 +73,8 @@ class Classes:
 class Merged:
     """An expression, without `Let`, in which equal nodes are one.
 
-    Comparisons of constants are decided, and what they choose is chosen; nodes that are not chosen
-    may be left.
+    Comparisons of constants are decided, and what they choose is chosen, as is what would be chosen
+    either way; nodes that are not chosen may be left.
 
     Parameters
     ----------
@@ -146,6 +146,8 @@ class Merged:
                     tirx.const(_COMPARISONS[kind](int(a.value), int(b.value))), (), ()
                 )
         elif kind is prim.Select or is_conditional(node):
+            if parts[1] == parts[2]:
+                return parts[1]
             condition = self.nodes[parts[0]]
             if _is_integer(condition):
                 return parts[1] if condition.value else parts[2]

@@ -49,6 +49,13 @@ def test_choices_by_constants_are_made():
     assert {identity(node) for node in postorder(root)} <= {identity(n) for n, _ in graph}
 
 
+def test_a_choice_of_equal_values_is_the_value():
+    both = tirx.exp(A(I)) * 2.0
+    for choose in (tirx.Select, tirx.if_then_else):
+        root, _ = Merged(graph_of([choose(B(I) > 0.0, both, tirx.exp(A(I)) * 2.0)])).graph()
+        assert same(root, both)
+
+
 def test_a_node_that_is_chosen_is_in_the_graph_once():
     load = A(I)
     chosen = tirx.Select(prim.EQ(tirx.const(1), tirx.const(1)), load, B(I))

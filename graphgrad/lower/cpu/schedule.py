@@ -41,6 +41,7 @@ from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
 from .residues import split_residues
 from .rowwise import Chain, chain_of, emit, insert_chain
+from .selections import select_values
 from .split_axes import split_axes
 from .split_reduction import split_reductions
 from .time_loops import schedule_time_loops
@@ -78,7 +79,9 @@ axes of single stages change. Another pass of this kind belongs there, too.
 """
 
 _TAKEN_APART = Pipeline(
-    [split_residues, split_intervals, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
+    [split_residues, split_intervals, read_inside_borders, split_axes, select_values],
+    "llvm",
+    start=Phase.FUSED,
 )
 """The passes that take apart stages which choose by remainders or intervals, or index by them."""
 

@@ -55,8 +55,8 @@ class VectorValues:
 
     Attributes
     ----------
-    statements : list of For
-        Vectorized loops, each of which stores one vector.
+    statements : list of Stmt
+        Vectorized loops, each of which stores one vector, and stores of what all lanes share.
     buffers : list of Buffer
         What they store to, to be allocated around them.
     """
@@ -133,22 +133,28 @@ class VectorValues:
         return any(load.source in self._stored for load in nodes_in(statement, Load))
 
     def keep(self, value: Any) -> Any:
-        """Store a vector, and return a read of it; a number or a read of one stays as it is."""
+        """Store a vector, and return a read of it; a number or a read of one stays as it is.
+
+        What is the same in all lanes is stored once, so that what it indexes stays a vector.
+        """
         if isinstance(value, tirx.IntImm | tirx.FloatImm) or self._is_kept(value):
             return value
         if str(value.ty) == "bool":
             # TVM keeps booleans as bytes, and fails where they are vectors.
             number = self.keep(tirx.Select(value, _int32(1), _int32(0)))
             return tirx.NE(number, _int32(0))
-        buffer = self.vector(str(value.ty))
-        self.statements.append(self.each_lane(tirx.BufferStore(buffer, value, [self._lane])))
-        return tirx.BufferLoad(buffer, [self._lane])
+        varies = bool(uses(value, self._lane))
+        buffer = self.vector(str(value.ty), self._lanes if varies else 1)
+        position = [self._lane if varies else tirx.const(0, str(self._lane.ty))]
+        stored = tirx.BufferStore(buffer, value, position)
+        self.statements.append(self.each_lane(stored) if varies else stored)
+        return tirx.BufferLoad(buffer, position)
 
-    def vector(self, dtype: str) -> Any:
-        """A new buffer for a vector."""
+    def vector(self, dtype: str, length: int | None = None) -> Any:
+        """A new buffer for a vector, or for so many elements."""
         if dtype not in _DTYPES:
             raise NotInVectors
-        self.buffers.append(scratch("value", [self._lanes], dtype))
+        self.buffers.append(scratch("value", [length or self._lanes], dtype))
         return self.buffers[-1]
 
     def each_lane(self, statement: Any) -> Any:
@@ -169,7 +175,7 @@ class VectorValues:
         read = {load.source for store in stores for load in nodes_in(store, Load)}
         kept: list[Any] = []
         for each in reversed(self.statements):
-            if each.body.buffer in read:
+            if getattr(each, "body", each).buffer in read:
                 kept.insert(0, each)
                 read |= {load.source for load in nodes_in(each, Load)}
         self.buffers = [buffer for buffer in self.buffers if buffer in read]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tvm import te, tirx
+from tvm.ir import prim
 from tvm.script import tirx as T
 
 import graphgrad as gg
@@ -38,6 +39,23 @@ def test_reads_at_places_that_data_choose():
     rows = np.arange(64)[:, None]
     expected = weighted(X) * TABLE[rows, PLACES.clip(0, 63)]
     np.testing.assert_allclose(reads_of_a_table(clamped), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_data_choose_are_read_in_vectors():
+    """The number of a row is one for all lanes."""
+    row, table = tensor(64, dtype="int64"), tensor(64, 512)
+    number = tirx.Var("number", "int64")
+
+    def read(i, j):
+        inside = tirx.all(number >= 0, number < 64)
+        return prim.Let(number, row[i] * 3, tirx.Select(inside, table(number, j), 0.0))
+
+    y = te.compute((64, 512), read)
+    rows = np.random.default_rng(0).integers(-9, 30, 64)
+    runs = run([row, table], [y], values=[rows, X], make=gg.fallback.create_prim_func)
+    expected = np.where((rows >= 0) & (rows < 22), 1, 0)[:, None] * X[(rows * 3).clip(0, 63)]
+    np.testing.assert_array_equal(runs.scheduled[0], expected)
+    assert "[value[0], " in runs.text
 
 
 @pytest.mark.parametrize("choose", [te.if_then_else, tirx.Select], ids=["branch", "select"])
