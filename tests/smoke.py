@@ -65,6 +65,9 @@ lower/test_target.py
 memory/test_alias.py
 memory/test_donation.py
 memory/test_overlap.py
+memory/test_packing.py
+memory/test_rematerialize.py
+memory/test_reorder.py
 models/test_lenet.py
 models/test_mlp.py
 ops/test_linalg.py

@@ -9,6 +9,8 @@ reuses a freed storage only for a request of exactly its size.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 import tvm
@@ -53,13 +55,42 @@ def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
     It is the size in the generated code, where TVM has shrunk a buffer to the part that is in use
     at a time. A buffer in a parallel loop exists once per thread, but is counted once.
     """
+    return [*map(_bytes, nodes_in(_planned(kernel).body, tirx.AllocBuffer))]
+
+
+def pooled_bytes(kernels: Iterable[tirx.PrimFunc], threads: int) -> int:
+    """The bytes that the threads of a processor keep for what kernels hold for themselves.
+
+    Each thread has a pool of blocks, which only grow (TVM's ``workspace_pool``): as many as one
+    kernel needs at a time, the largest as large as the largest that is asked for, and so on.
+    """
+    calling: list[int] = []
+    working: list[int] = []
+    for kernel in kernels:
+        body = _planned(kernel).body
+        loops = [f for f in nodes_in(body, tirx.For) if f.kind == tirx.ForKind.PARALLEL]
+        in_loops = [*map(_bytes, {a for f in loops for a in nodes_in(f.body, tirx.AllocBuffer)})]
+        calling = _at_least(calling, map(_bytes, nodes_in(body, tirx.AllocBuffer)))
+        working = _at_least(working, in_loops)
+    return sum(calling) + (threads - 1) * sum(working)
+
+
+def _at_least(blocks: list[int], sizes: Iterable[int]) -> list[int]:
+    """The blocks of a pool after a kernel that needs some sizes at a time, the largest first."""
+    pairs = zip_longest(blocks, sorted(map(_paged, sizes), reverse=True), fillvalue=0)
+    return [max(pair) for pair in pairs]
+
+
+def _planned(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A scheduled kernel with its buffers where they live, in the size that they have."""
     func = kernel.with_attr("global_symbol", "kernel")
-    mod = _BUFFER_PLANNING_PASSES(tvm.IRModule({"kernel": func}))
-    allocations = nodes_in(mod["kernel"].body, tirx.AllocBuffer)
-    return [
-        math.prod(int(extent) for extent in buffer.shape) * tvm.DataType(str(buffer.dtype)).itemsize
-        for buffer in (allocation.buffer for allocation in allocations)
-    ]
+    return _BUFFER_PLANNING_PASSES(tvm.IRModule({"kernel": func}))["kernel"]
+
+
+def _bytes(allocation: tirx.AllocBuffer) -> int:
+    buffer = allocation.buffer
+    itemsize = tvm.DataType(str(buffer.dtype)).itemsize
+    return math.prod(int(extent) for extent in buffer.shape) * itemsize
 
 
 _BUFFER_PLANNING_PASSES = tvm.transform.Sequential(
@@ -111,5 +142,9 @@ def _is_static(shape: Any) -> bool:
 
 def bytes_taken(allocation: Any) -> int:
     """The bytes that an allocation takes from the pool: its size, rounded up to pages."""
-    size = math.prod(int(extent) for extent in allocation.value.args[0].values)
+    return _paged(math.prod(int(extent) for extent in allocation.value.args[0].values))
+
+
+def _paged(size: int) -> int:
+    """A size in bytes, rounded up to pages."""
     return -(-size // PAGE) * PAGE

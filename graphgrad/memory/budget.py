@@ -5,8 +5,7 @@ What counts is everything that a step holds while it runs:
 - its arguments: parameters, statistics, the optimizer's buffers, inputs, targets;
 - its tensors, which lie in one block of memory (`packing`);
 - results in memory of their own;
-- on processors, what kernels hold for themselves. TVM keeps that memory for the next kernel, so the
-  kernel that takes most counts, all the time.
+- on processors, what kernels hold for themselves: threads keep that memory for the next kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tvm import relax
 from ..errors import ArgumentError
 from ..ir.kernel_calls import bytes_of
 from ..ir.visits import nodes_in
-from .allocation import scratch_bytes
+from .allocation import pooled_bytes
 from .line import Line, PlannedRun, PlannedTensor
 from .rematerialize import Schedule
 
@@ -157,15 +156,16 @@ class FunctionBudget:
         """All that a plan depends on beside the module, as plain values."""
         return [self.function, self.budget.limit, self.budget.repeats, self.beside]
 
-    def apply(self, mod: tvm.IRModule, counts_scratch: bool) -> tvm.IRModule:
+    def apply(self, mod: tvm.IRModule, threads: int) -> tvm.IRModule:
         """The module with the memory of the function planned; `plan` says how.
 
         Parameters
         ----------
         mod : IRModule
             Of calls of kernels with their outputs, each allocated.
-        counts_scratch : bool
-            Whether kernels take what they hold for themselves from the same memory.
+        threads : int
+            Of the processor, where kernels take what they hold for themselves from the same memory;
+            else 0.
 
         Raises
         ------
@@ -189,8 +189,8 @@ class FunctionBudget:
                 "predicted; only memory=None is served for such a model"
             )
         arguments = self.beside + sum(size for size in sizes if size is not None)
-        kernels = [mod[name] for name in line.kernels] if counts_scratch else []
-        scratch = max((sum(scratch_bytes(kernel)) for kernel in kernels), default=0)
+        kernels = [mod[name] for name in line.kernels]
+        scratch = pooled_bytes(kernels, threads) if threads else 0
         fixed = arguments + results + scratch
         unconstrained = fixed + line.program.whole.block_bytes
         schedules = line.program.schedules(self.budget.repeats)

@@ -30,7 +30,8 @@ def plan_memory(
         As `FunctionBudget.apply`.
     """
     if budget is not None:
-        mod = budget.apply(mod, counts_scratch=str(target.kind.name) == "llvm")
+        is_host = str(target.kind.name) == "llvm"
+        mod = budget.apply(mod, int(target.attrs.get("num-cores", 1)) if is_host else 0)
     planned = relax.transform.StaticPlanBlockMemory()(mod)
     return map_functions(planned, lambda v, func: mod[v] if has_branches(mod[v]) else func)
 

@@ -20,11 +20,13 @@ from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
+from ..lower.pipeline import lower
 from ..lower.target import target as resolve_target
+from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryBudget, budget_of
 from ..precision.choice import Precision, precision_of
 from ..runtime.owned import Description
-from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
+from .accumulate import END_OF_WINDOW, MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
 from .groups import by_parameter
 from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
@@ -133,10 +135,14 @@ class Recipe(Objective):
 
     def step_budget(self) -> FunctionBudget | None:
         """The budget of the function in what `step` returns."""
-        # A micro-batch is not given the optimizer's buffers, which are there all the same.
+        if self.memory is None or self.accumulate == 1:
+            return self.budget(self.step_name)
+        # A micro-batch is not given the optimizer's buffers, which are there all the same; and the
+        # memory of the function that ends a window stays in the pool of the virtual machine.
         owned = self.owned
-        buffers = sum(sizes_of(owned.trained)) * len(owned.fills) if self.accumulate > 1 else 0
-        return self.budget(self.step_name, buffers)
+        buffers = sum(sizes_of(owned.trained)) * len(owned.fills)
+        end = lower(self.end_of_window(), self.target)
+        return self.budget(self.step_name, buffers + allocated_bytes(end)[END_OF_WINDOW])
 
     def end_of_window(self) -> tvm.IRModule:
         """The update that follows the last micro-batch of a step."""

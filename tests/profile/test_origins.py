@@ -80,7 +80,7 @@ def training_step():
     seen = []
 
     class Watch:
-        def lowering(self, name):
+        def lowering(self, name, budget):
             recorder = OriginRecorder(name)
             seen.append(recorder)
             return tvm.transform.PassContext(opt_level=2, instruments=[recorder])

@@ -1,5 +1,7 @@
 """Small models to train in tests, and what a step holds."""
 
+from functools import cache
+
 import numpy as np
 from onnx import helper
 from tvm import relax
@@ -31,6 +33,36 @@ def normalized():
         helper.make_node("Flatten", ["pool.out"], ["logits"]),
     ]
     return gg.from_onnx(model_of(nodes, {"x": ["N", 2, 5, 5]}, {"logits": ["N", 4]}, arrays))
+
+
+@cache
+def deep(blocks=4, channels=8):
+    """Convolutions with batch norms, activations and a dropout, for inputs (N, 3, 8, 8)."""
+    arrays = {"rate": np.array(0.3, "float32")}
+    nodes, x, before = [], "x", 3
+
+    def node(op_type, inputs, name, **attributes):
+        nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
+        return name
+
+    for k in range(blocks):
+        arrays |= {
+            f"{k}.weight": random(channels, before, 3, 3, seed=k),
+            f"{k}.scale": np.ones(channels, "float32"),
+            f"{k}.bias": np.zeros(channels, "float32"),
+            f"{k}.mean": np.zeros(channels, "float32"),
+            f"{k}.var": np.ones(channels, "float32"),
+        }
+        x = node("Conv", [x, f"{k}.weight"], f"{k}.conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        norm = [f"{k}.{part}" for part in ("scale", "bias", "mean", "var")]
+        x = node("Relu", [node("BatchNormalization", [x, *norm], f"{k}.norm")], f"{k}.relu")
+        if k == 1:
+            x = node("Dropout", [x, "rate"], "dropout")
+        before = channels
+    arrays["head"] = random(channels, 4)
+    pooled = node("Flatten", [node("GlobalAveragePool", [x], "pool")], "flat")
+    node("MatMul", [pooled, "head"], "y")
+    return gg.from_onnx(model_of(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4]}, arrays))
 
 
 def module(build, **types):

@@ -7,7 +7,7 @@ import tvm
 import graphgrad as gg
 from graphgrad.errors import AliasError, InputError
 from tests.cuda.device.running import gpu, is_emulated
-from tests.train.nets import held, perceptron, staged
+from tests.train.nets import deep, held, perceptron, staged
 
 ADAM = gg.optim.Adam(0.01)
 X = np.random.default_rng(0).standard_normal((8, 4)).astype("float32")
@@ -114,3 +114,14 @@ def test_micro_batches(monkeypatch):
         host(x, Y)
     for name, expected in host.params.items():
         np.testing.assert_allclose(step.params[name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_within_a_budget_of_memory_everything_is_the_same_bit_for_bit():
+    batch = np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype("float32"), np.arange(4)
+    plain, whole = (gg.train_step(deep(2), target=gpu(), memory=m) for m in (None, 1.0))
+    tight = gg.train_step(deep(2), target=gpu(), memory=whole.plan(*batch).least)
+    assert [float(plain(*batch)) for _ in range(2)] == [float(tight(*batch)) for _ in range(2)]
+    assert held(plain) == held(tight)
+    plan = tight.plan(*batch)
+    assert plan.repeated > 0 and plan.scratch == 0 and plan.peak < plan.unconstrained
