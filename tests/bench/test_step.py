@@ -187,7 +187,7 @@ def test_torch_trains_alike_in_every_form(tmp_path, form):
     for options in ({}, form):
         run = torch_step.prepare(workload, 1, **options)
         losses.append([run(), run()])
-    tolerance = 2e-2 if "precision" in form else 1e-4
+    tolerance = 1e-1 if "precision" in form else 1e-4
     assert losses[1] == pytest.approx(losses[0], rel=tolerance)
     assert losses[0][1] < losses[0][0]
 
