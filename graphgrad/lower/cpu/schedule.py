@@ -238,7 +238,7 @@ def _schedule_stages(
         nest = None
         if winograd:
             nest = winograd_nest_of(stage, epilogue, blocks, processor, borders)
-        nest = nest or nest_of(stage, epilogue, blocks, processor, borders)
+        nest = nest or nest_of(stage, epilogue, blocks, processor, borders, list(func.params))
         nest = nest or permutation_nest_of(stage, blocks, processor)
         if nest is None and (nest := dot_products_of(stage, blocks, processor, small)):
             # The maps behind are stages of their own: it computes squares, not elements.
