@@ -3,12 +3,14 @@
     python bench/step.py [--json] [--models resnet18,resnet50] [--contenders graphgrad,torch]
     python bench/step.py --before ../other-checkout --contenders graphgrad
     python bench/step.py --isa avx2
+    python bench/step.py --precision bfloat16
 
 A step is forward, loss, backward, batch-norm statistics and SGD with momentum. Every contender
 starts from the same weights and batch in a process of its own and must report the same initial
 loss. They take turns in rounds, the others stopped; a turn during which other programs kept the
 machine busy is rejected and taken again. With ``--before`` the graphgrad of another checkout
-competes too. With ``--isa`` all are held to fewer instructions than this processor has.
+competes too. With ``--isa`` all are held to fewer instructions than this processor has. With
+``--precision`` each contender competes twice: as it is, and in mixed precision.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contenders import BEFORE, CONTENDERS, DERIVED, INSTRUCTION_SETS, QUICK
+from contenders import BEFORE, CONTENDERS, HALVES, INSTRUCTION_SETS, QUICK, in_precision
 from field import Field, add_pace, chosen_pace, positive, say, some_of
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
@@ -41,6 +43,7 @@ from workload import Workload
 OURS = "graphgrad"
 _OURS_MODULE = CONTENDERS[OURS][0]
 LOSS_TOLERANCE = 1e-4
+MIXED_LOSS_TOLERANCE = 2e-2
 MOST_STEPS = 100
 COMPILERS = ("g++", "clang++", "c++", "cl")
 HEADER = [
@@ -128,7 +131,7 @@ def check_compiler(name: str) -> None:
 
 def _keeps_code(name: str) -> bool:
     """Return whether a contender's next process finds what this one compiles."""
-    return name in (OURS, DERIVED, BEFORE) or "compile" in name
+    return CONTENDERS[name][0] == _OURS_MODULE or "compile" in name
 
 
 def tell(name: str, turn: Turn) -> None:
@@ -141,8 +144,14 @@ def check_losses(running: Mapping[str, Stepping]) -> None:
     """End the benchmark unless all contenders compute the same thing."""
     losses = {name: contender.facts["initial_loss"] for name, contender in running.items()}
     first = next(iter(losses.values()), math.nan)
-    if not all(math.isclose(first, loss, rel_tol=LOSS_TOLERANCE) for loss in losses.values()):
+    if not all(
+        math.isclose(first, loss, rel_tol=_loss_tolerance(name)) for name, loss in losses.items()
+    ):
         raise SystemExit(f"the initial losses differ, so the times compare nothing: {losses}")
+
+
+def _loss_tolerance(name: str) -> float:
+    return MIXED_LOSS_TOLERANCE if name.endswith(HALVES) else LOSS_TOLERANCE
 
 
 def figures(contender: Stepping, record: Record, ours: float | None) -> dict[str, Any]:
@@ -219,11 +228,15 @@ def parse_arguments() -> argparse.Namespace:
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
     add_pace(parser, 7, turn_seconds=1.0, max_load=0.1, pause=5.0, most_seconds=60.0)
     add("--isa", choices=list(INSTRUCTION_SETS), help="less than this processor can do; not of tvm")
+    add("--precision", choices=HALVES, help="let each compete in mixed precision, too; not tvm")
     add("--batch", type=positive, help="batch size, instead of each model's own")
     add("--width", type=float, help="multiplies all channels, instead of each model's own")
     arguments = parser.parse_args()
     if arguments.isa is not None:
         arguments.contenders = [name for name in arguments.contenders if name != "tvm"]
+    if arguments.precision is not None:
+        mixed = [in_precision(name, arguments.precision) for name in arguments.contenders]
+        arguments.contenders += [name for name in mixed if name in CONTENDERS]
     check_contenders(parser, arguments)
     return arguments
 

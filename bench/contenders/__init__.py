@@ -13,7 +13,7 @@ far by name, as numpy arrays.
 from dataclasses import dataclass
 from typing import Any
 
-_TORCH = "contenders.torch_step"
+_OURS, _TORCH = "contenders.ours", "contenders.torch_step"
 
 BEFORE = "graphgrad_before"
 """The graphgrad of another checkout."""
@@ -22,9 +22,9 @@ DERIVED = "graphgrad_derived"
 """This one, with all gradients derived: no rule of graphgrad's own is used."""
 
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "graphgrad": ("contenders.ours", {}),
-    DERIVED: ("contenders.ours", {"rules": "derived"}),
-    BEFORE: ("contenders.ours", {}),
+    "graphgrad": (_OURS, {}),
+    DERIVED: (_OURS, {"rules": "derived"}),
+    BEFORE: (_OURS, {}),
     "torch": (_TORCH, {}),
     "torch_channels_last": (_TORCH, {"channels_last": True}),
     "torch_compile": (_TORCH, {"compiled": True}),
@@ -32,6 +32,21 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "tvm": ("contenders.stock_tvm", {}),
 }
 """The module and the options of each contender."""
+
+HALVES = ("bfloat16", "float16")
+
+
+def in_precision(name: str, precision: str) -> str:
+    """Return the name of a contender that trains in mixed precision."""
+    return f"{name}_{precision}"
+
+
+CONTENDERS |= {
+    in_precision(name, half): (module, {**options, "precision": half})
+    for name, (module, options) in CONTENDERS.items()
+    for half in HALVES
+    if module in (_OURS, _TORCH) and name != BEFORE
+}
 
 
 @dataclass(frozen=True)

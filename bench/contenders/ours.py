@@ -12,15 +12,30 @@ INCLUDES = "train_step: forward, loss, backward, statistics, guarded SGD momentu
 
 
 def prepare(
-    workload: Workload, threads: int, rules: str = "auto", mcpu: str | None = None
+    workload: Workload,
+    threads: int,
+    rules: str = "auto",
+    mcpu: str | None = None,
+    precision: str = "float32",
 ) -> Callable[[], float]:
-    """Return the step, with gradients by `rules`, compiled for `mcpu` or else this processor."""
+    """Return the step.
+
+    Parameters
+    ----------
+    workload : Workload
+    threads : int
+    rules, precision : str
+        As of `graphgrad.train_step`.
+    mcpu : str, optional
+        The processor that it is compiled for; else this one.
+    """
     gg.set_threads(threads)
     step = gg.train_step(
         gg.from_onnx(workload.proto()),
         loss="cross_entropy",
         optimizer=gg.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
         rules=rules,
+        precision=precision,
         target="llvm" if mcpu is None else {"kind": "llvm", "mcpu": mcpu},
     )
     images, labels = workload.batch()

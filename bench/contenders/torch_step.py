@@ -13,7 +13,11 @@ INCLUDES = "forward, loss, backward, statistics, fused SGD momentum"
 
 
 def prepare(
-    workload: Workload, threads: int, channels_last: bool = False, compiled: bool = False
+    workload: Workload,
+    threads: int,
+    channels_last: bool = False,
+    compiled: bool = False,
+    precision: str = "float32",
 ) -> Callable[[], float]:
     """Return the step of the model's twin, with the workload's weights.
 
@@ -25,6 +29,8 @@ def prepare(
         How weights and images lie in memory; else as NCHW. Embeddings lie in one way only.
     compiled : bool
         Whether forward and backward pass go through `torch.compile`.
+    precision : str
+        That of `torch.autocast`; in float16 the loss is scaled by a `GradScaler`.
     """
     torch.set_num_threads(threads)
     order = torch.channels_last if channels_last else torch.contiguous_format
@@ -34,12 +40,18 @@ def prepare(
     if images.ndim == 4:  # else there are no channels to put last
         images = images.contiguous(memory_format=order)
     forward = torch.compile(model) if compiled else model
+    mixed = torch.autocast(
+        "cpu", getattr(torch, precision), enabled=precision != "float32", cache_enabled=True
+    )
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "float16")
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss = cross_entropy(forward(images), labels)
-        loss.backward()
-        optimizer.step()
+        with mixed:
+            loss = cross_entropy(forward(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         return loss.item()
 
     return step

@@ -65,6 +65,27 @@ def test_the_instruction_set_reaches_each_contender(step):
     assert step.held_to(None) == (step.CONTENDERS, {})
 
 
+def test_in_mixed_precision_each_competes_twice(bench):
+    """All losses are equal, those in bfloat16 up to its rounding."""
+    peer("psutil")
+    options = ("--contenders", "graphgrad", "--precision", "bfloat16")
+    result = bench("step.py", "--json", *TINY, *ONE_TURN, *options)
+    contenders = result["models"]["resnet_digits"]["contenders"]
+    assert list(contenders) == ["graphgrad", "graphgrad_bfloat16"]
+    losses = {name: figures["initial_loss"] for name, figures in contenders.items()}
+    assert losses["graphgrad"] != losses["graphgrad_bfloat16"]
+    assert losses["graphgrad"] == pytest.approx(losses["graphgrad_bfloat16"], rel=2e-2)
+
+
+def test_losses_that_differ_by_rounding_end_it_in_full_precision_alone(step):
+    def running(**losses):
+        return {n: SimpleNamespace(facts={"initial_loss": x}) for n, x in losses.items()}
+
+    step.check_losses(running(graphgrad=1.0, torch_bfloat16=1.01))
+    with pytest.raises(SystemExit, match="initial losses differ"):
+        step.check_losses(running(graphgrad=1.0, torch=1.01))
+
+
 def test_report_names_failures_and_loaded_machines(step):
     measured = {
         "includes": "everything",
@@ -148,6 +169,7 @@ def test_without_a_compiler_of_c_nothing_is_compiled(step, monkeypatch):
 
 FORMS = [
     {"channels_last": True},
+    {"precision": "bfloat16"},
     pytest.param({"compiled": True}, marks=pytest.mark.slow),
     pytest.param({"channels_last": True, "compiled": True}, marks=pytest.mark.slow),
 ]
@@ -165,7 +187,8 @@ def test_torch_trains_alike_in_every_form(tmp_path, form):
     for options in ({}, form):
         run = torch_step.prepare(workload, 1, **options)
         losses.append([run(), run()])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    tolerance = 2e-2 if "precision" in form else 1e-4
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
     assert losses[0][1] < losses[0][0]
 
 

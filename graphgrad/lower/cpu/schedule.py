@@ -29,6 +29,7 @@ from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
+from ..kernels.shared_values import share_values
 from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
@@ -151,7 +152,7 @@ def _scheduled(
         return schedule_time_loops(func, processor, schedule, binds) or func
     if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
-    sch = _schedule_of(func)
+    sch = _schedule_of(share_values(func))
     if sch is None:
         return func
     try:
@@ -237,7 +238,7 @@ def _schedule_stages(
         nest = None
         if winograd:
             nest = winograd_nest_of(stage, epilogue, blocks, processor, borders)
-        nest = nest or nest_of(stage, epilogue, blocks, processor, borders)
+        nest = nest or nest_of(stage, epilogue, blocks, processor, borders, list(func.params))
         nest = nest or permutation_nest_of(stage, blocks, processor)
         if nest is None and (nest := dot_products_of(stage, blocks, processor, small)):
             # The maps behind are stages of their own: it computes squares, not elements.

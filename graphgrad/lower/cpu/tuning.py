@@ -7,7 +7,7 @@ compiled for the same target.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -125,6 +125,8 @@ class Processor:
         Width of a vector register.
     registers : int
         Number of vector registers.
+    multiplies_pairs : bool
+        Whether it adds products of pairs of bfloat16 to float32 in one instruction.
     row_bytes : int
         Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
         through them to the next. A longer row is cut where it can be.
@@ -144,6 +146,7 @@ class Processor:
 
     vector_bytes: int
     registers: int
+    multiplies_pairs: bool = False
     row_bytes: int = 1 << 19
     step_bytes: int = 1 << 17
     line_bytes: int = 64
@@ -163,7 +166,7 @@ class Processor:
         return max(self.vector_bytes * 8 // bits, 1)
 
 
-ZEN4 = Processor(vector_bytes=64, registers=32)
+ZEN4 = Processor(vector_bytes=64, registers=32, multiplies_pairs=True)
 """AVX-512 in two passes: a multiply-add and a load of 512 bits in a cycle. Measured on an EPYC of
 the fourth generation, on which the defaults are measured."""
 
@@ -221,7 +224,8 @@ def processor_of(resolved: tvm.target.Target) -> Processor:
     """The processor of an llvm target, by its name and its features."""
     has = tvm.get_global_func("target.target_has_feature")
     if has("avx512f", resolved):
-        return ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
+        family = ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
+        return replace(family, multiplies_pairs=bool(has("avx512bf16", resolved)))
     if has("avx2", resolved):
         return AVX2
     return NEON if has("neon", resolved) else SSE

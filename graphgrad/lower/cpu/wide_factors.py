@@ -2,7 +2,8 @@
 
 A processor without products of half precision converts each element that it multiplies. A
 contraction reads an element many times, so that is done once, in front of it. What is left is a
-contraction of float32, which is scheduled as any other, with minimal filtering and all.
+contraction of float32, which is scheduled as any other, with minimal filtering and all. What is to
+be multiplied in pairs (`contraction/pairs.py`) stays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes
 from ..kernels.contraction import operands, reuses_operands
 from ..kernels.local_values import restate_regions
+from .borders import borders_of
 from .buffer_views import block_of, replace_nests
+from .contraction import blocks_of, multiplies_pairs
+from .tuning import Processor
 
 _NARROW = ("bfloat16", "float16")
 _WIDE = "float32"
@@ -36,15 +40,25 @@ _MIN_REUSE = 8
     targets=("llvm",),
     before={"schedule_loops": "it schedules contractions of float32"},
 )
-def widen_factors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Convert factors of half precision once, in front of the contractions that multiply them."""
+def widen_factors(func: tirx.PrimFunc, processor: Processor) -> tirx.PrimFunc:
+    """Convert factors of half precision once, in front of the contractions that multiply them.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    processor : Processor
+    """
     kernel_stages = stages(func)
     if kernel_stages is None:
         return func
+    blocks, arguments = blocks_of(func.body), list(func.params)
+    borders = borders_of(kernel_stages, list(func.body.block.alloc_buffers), blocks)
     wide: dict[Any, Any] = {}
     nests: list[Any] = []
     for stage, statement in zip(kernel_stages, statements_of(func.body.block.body), strict=True):
         narrow = _narrow_factors(stage)
+        if narrow and multiplies_pairs(stage, blocks[stage.name], processor, borders, arguments):
+            narrow = []
         for buffer in narrow:
             if buffer not in wide:
                 wide[buffer] = tirx.decl_buffer(buffer.shape, _WIDE, f"{buffer.name}_wide")

@@ -157,6 +157,15 @@ def _functions(stage: Stage) -> list[Any]:
     return [call for call in calls if getattr(call.op, "name", "") in FUNCTIONS]
 
 
+def _widens(binding: Any) -> bool:
+    """Whether a kernel's result is of more bits than all that it reads: memory then keeps that."""
+
+    def bits(expr: Any) -> int:
+        return int(tvm.DataType(expr.ty.dtype).bits)
+
+    return bits(binding.var) > max(map(bits, arguments_of(binding.value)), default=0)
+
+
 class _Block:
     """The bindings of a dataflow block while copies are put in front of readers.
 
@@ -279,7 +288,7 @@ class _Block:
         It costs nothing where the contraction stores its results, and the contraction's own result
         is never stored. A copy would have to read that result.
         """
-        if not self._is_cheap_map(binding):
+        if not self._is_cheap_map(binding) or _widens(binding):
             return False
         for source in arguments_of(binding.value):
             if source not in self._bindings or len(self._readers[source]) != 1:

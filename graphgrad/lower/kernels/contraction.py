@@ -25,6 +25,7 @@ from ...ir.kernel_structure import (
     uses,
     volume,
 )
+from ...ir.visits import nodes_in
 
 _MAX_COPY_ELEMENTS = 1 << 29
 """Elements of a copy at most: its indices fit 32 bits, with what fills up its last panel."""
@@ -41,10 +42,13 @@ class Contraction:
     reduced : tuple of Axis
         The axes that are summed over.
     factors : tuple of Expr
-        The two factors: loads, possibly under casts. They may mention variables that are no axes;
-        the code around the contraction's loops binds these.
+        The two factors: loads, possibly under casts, or pairs of loads. They may mention variables
+        that are no axes; the code around the contraction's loops binds these.
     dtype : str
         The dtype of the factors, of the products and of the sum.
+    are_pairs : bool
+        Whether each factor is an int32 that holds two of bfloat16, and a term is the sum of both
+        products.
     extents : dict
         The extents of symbolic axes, by variable.
     inside : dict
@@ -58,6 +62,12 @@ class Contraction:
     dtype: str
     extents: Mapping[Any, Any] = field(default_factory=dict)
     inside: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
+    are_pairs: bool = False
+
+    @property
+    def factor_dtype(self) -> str:
+        """The dtype of what is read of a factor for a term."""
+        return "int32" if self.are_pairs else self.dtype
 
     @property
     def distances(self) -> tuple[Any, ...]:
@@ -66,8 +76,8 @@ class Contraction:
 
     @property
     def loads(self) -> tuple[Any, Any]:
-        """The reads inside the factors."""
-        return _uncast(self.factors[0]), _uncast(self.factors[1])
+        """The reads inside the factors: of a pair that of its first number."""
+        return _first_load(self.factors[0]), _first_load(self.factors[1])
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -200,6 +210,10 @@ def _starts_at_zero(block: Any) -> bool:
 
 def _reads_result(value: Any, stage: Stage) -> bool:
     return isinstance(value, Load) and bool(buffer_of(value).same_as(stage.stores[0].buffer))
+
+
+def _first_load(factor: Any) -> Any:
+    return nodes_in(factor, Load)[0]
 
 
 def _uncast(value: Any) -> Any:

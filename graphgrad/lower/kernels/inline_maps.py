@@ -49,11 +49,16 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
     internal = list(func.body.block.alloc_buffers)
     current = {stage.name: stage for stage in stages(func) or []}
     sizes = {name: stage.operations for name, stage in current.items()}
-    for name, stage in list(current.items()):
+    crowded: list[tuple[str, Stage]] = []  # those with too many readers
+    waiting = list(current.items())
+    while waiting:
+        name, stage = waiting.pop(0)
         written = stage.stores[0].buffer
         if stage.reduced or not any(written.same_as(buffer) for buffer in internal):
             continue
         readers = [s for s in current.values() if _reads(s, written)]
+        if len(readers) > most_readers:
+            crowded.append((name, stage))
         if not 1 <= len(readers) <= most_readers or not all(
             _may_inline(stage, reader, sizes, may_repeat, len(readers)) for reader in readers
         ):
@@ -69,6 +74,8 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
         sch.compute_inline(block)
         # Each read of the map became a copy of its expression.
         del current[name]
+        # Where a reader went into another reader of the same map, that has one reader less.
+        waiting, crowded = [*waiting, *crowded], []
         for reader in readers:
             sizes[reader.name] += _reads(reader, written) * sizes[name]
             reader_block = sch.get(sch.get_sblock(reader.name))

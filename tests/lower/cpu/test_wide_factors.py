@@ -6,6 +6,7 @@ import pytest
 from tvm import te
 
 from graphgrad.ir.kernel_structure import stages
+from graphgrad.lower.cpu.tuning import AVX2
 from graphgrad.lower.cpu.wide_factors import widen_factors
 from tests.lower.kernel_programs import run, tensor
 
@@ -29,7 +30,7 @@ def names(func):
 def test_products(dtype):
     inputs, outputs = product(40, 24, 56, dtype)
     func = te.create_prim_func([*inputs, *outputs])
-    assert names(widen_factors(func)) == ["a_wide", "b_wide", "sums", "rounded"]
+    assert names(widen_factors(func, AVX2)) == ["a_wide", "b_wide", "sums", "rounded"]
     generator = np.random.default_rng(0)
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
     a, b = (generator.standard_normal(shape).astype(kind) for shape in ((40, 24), (24, 56)))
@@ -37,7 +38,7 @@ def test_products(dtype):
         inputs,
         outputs,
         values=[a, b],
-        make=lambda tensors: widen_factors(te.create_prim_func(tensors)),
+        make=lambda tensors: widen_factors(te.create_prim_func(tensors), AVX2),
     )
     expected = (a.astype("float32") @ b.astype("float32")).astype(kind).astype("float32")
     unit = float(ml_dtypes.finfo(kind).eps)
@@ -50,7 +51,7 @@ def test_a_factor_that_is_read_a_few_times_stays():
     inputs, outputs = product(4, 64, 64, "float16")
     func = te.create_prim_func([*inputs, *outputs])
     # Each element of b is multiplied by the four rows of a, each of a by 64 columns.
-    assert names(widen_factors(func)) == ["a_wide", "sums", "rounded"]
+    assert names(widen_factors(func, AVX2)) == ["a_wide", "sums", "rounded"]
 
 
 def test_one_tensor_that_is_both_factors_is_converted_once():
@@ -61,8 +62,8 @@ def test_one_tensor_that_is_both_factors_is_converted_once():
         lambda i, j: te.sum(x[i, r].astype("float32") * x[r, j].astype("float32"), axis=r),
         name="square",
     )
-    assert names(widen_factors(te.create_prim_func([x, square]))) == ["x_wide", "square"]
-    run([x], [square], make=lambda ts: widen_factors(te.create_prim_func(ts))).agree()
+    assert names(widen_factors(te.create_prim_func([x, square]), AVX2)) == ["x_wide", "square"]
+    run([x], [square], make=lambda ts: widen_factors(te.create_prim_func(ts), AVX2)).agree()
 
 
 @pytest.mark.parametrize(
@@ -77,4 +78,4 @@ def test_float32_and_symbolic_shapes_are_left_alone(dtype, extent):
         lambda i, j: te.sum(x[i, r].astype("float32") * w[r, j].astype("float32"), axis=r),
         name="sums",
     )
-    assert "x_wide" not in names(widen_factors(te.create_prim_func([x, w, sums])))
+    assert "x_wide" not in names(widen_factors(te.create_prim_func([x, w, sums]), AVX2))

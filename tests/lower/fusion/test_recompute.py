@@ -5,6 +5,8 @@ import pytest
 from tvm import relax, te
 
 import graphgrad as gg
+from graphgrad.ir.kernel_calls import is_kernel_call
+from graphgrad.ir.rewrite import bindings_of
 from graphgrad.lower.fusion import recompute_maps
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.running import function, run
@@ -197,3 +199,16 @@ def test_a_product_of_matrices_does_not():
         return relax.Tuple([b.emit(op.matmul(op.permute_dims(y), y)), b.emit(op.max(y, axis=[0]))])
 
     assert "subtract" in {name.split("_")[0] for name in called(repeated(products, LARGE, ROW))}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_is_cast_behind_a_contraction_stays_narrow_in_memory(dtype):
+    """A map of the same dtype would cost nothing where the contraction stores its results."""
+
+    def build(b, x, w):
+        y = b.emit(op.astype(b.emit(op.matmul(x, w)), "float32"))
+        return relax.Tuple([b.emit(op.sum(y, axis=[0])), b.emit(op.max(y, axis=[0]))])
+
+    mod = repeated(build, ((64, 64), dtype), ((64, 1024), dtype))
+    calls = [b.value for b in bindings_of(mod["main"].body) if is_kernel_call(b.value)]
+    assert [str(call.ty.dtype) for call in calls] == [dtype, "float32", "float32"]

@@ -54,6 +54,13 @@ def test_several_readers(most, expected):
     assert left([x], results, lambda *_: True, most_readers=most) == expected
 
 
+def test_a_reader_of_a_reader_is_one():
+    """The exponential is read by two maps until the first of them goes into the second."""
+    x = tensor(8)
+    y = topi.exp(x)
+    assert left([x], [topi.multiply(topi.add(y, x), y)]) == [2]
+
+
 def test_operands_of_contractions_stay():
     a, b = tensor(8, 4), tensor(16, 4, name="b")
     assert left([a, b], [topi.nn.dense(topi.exp(a), b)], lambda *_: True) == [1, 0]

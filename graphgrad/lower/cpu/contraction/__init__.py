@@ -10,7 +10,7 @@ from .border import unread
 from .emit import emit
 from .order import plan
 from .plan import Loop, Plan
-from .replace import blocks_of, nest_of, pays, replace_stages, stage_name
+from .replace import blocks_of, multiplies_pairs, nest_of, pays, replace_stages, stage_name
 from .store import EpilogueStore, PlainStore, ResultStore, result_store_of
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ResultStore",
     "blocks_of",
     "emit",
+    "multiplies_pairs",
     "nest_of",
     "pays",
     "plan",

@@ -24,6 +24,7 @@ from tvm.tirx import ForKind
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loop, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
+from ..pair_products import add_pair_product, with_definitions
 from .elements import Element, Registers, each_element, registers_of
 from .frame import Frame
 from .pack import Panels, filled, panels_of
@@ -50,6 +51,8 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
     emitter = _Emitter(contraction, plan, result_store, panels, kind)
     fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in panels.values()]
     statement, buffers = emitter.nest()
+    if contraction.are_pairs:
+        statement = with_definitions(statement)
     return block(
         "contraction",
         *fills,
@@ -128,7 +131,7 @@ class _Emitter:
         zero = tirx.const(0, dtype)
 
         def add(element: Element) -> Any:
-            return element.keep(element.register + self._product(frame, element))
+            return element.keep(self._added(frame, element))
 
         steps = [
             each_element(plan, lambda element: element.keep(zero), registers=registers),
@@ -263,15 +266,17 @@ class _Emitter:
             lowest_rows.append(frame.number(0 if coefficient >= 0 else length - 1))
         return substitute_values(distance, frame.read(lowest_rows, frame.number(0)))
 
-    def _product(self, frame: Frame, element: Element) -> Any:
-        """One element's term: the product of both factors."""
+    def _added(self, frame: Frame, element: Element) -> Any:
+        """An element's sum with one more term, the product of both factors."""
         first, second = (
             self._held_lane(frame, element.rows)
             if self._plan.held is not None and number == self._other
             else self._factor(frame, number, element.rows, element.column)
             for number in (0, 1)
         )
-        return first * second
+        if self._contraction.are_pairs:
+            return add_pair_product(element.register, first, second)
+        return element.register + first * second
 
     def _held_lane(self, frame: Frame, rows: Sequence[Any]) -> Any:
         """One element of what is loaded in vectors."""

@@ -83,7 +83,7 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
     length = plan.length(axis)
     tiles = ceil_div(axis.extent, length)
     shape = [*(a.extent for a in outer), tiles, *(a.extent for a in inner), length]
-    buffer = tirx.decl_buffer(shape, contraction.dtype, "panels")
+    buffer = tirx.decl_buffer(shape, contraction.factor_dtype, "panels")
     return Panels(factor, axis, buffer, outer, inner)
 
 
@@ -200,7 +200,7 @@ def _transpose_nest(
         indices = panels.load({**variables, along.var: start + column}, tile, position).indices
         return tirx.BufferStore(panels.buffer, values, indices)
 
-    body = transpose_square(contraction.dtype, dtype, side, read, store)
+    body = transpose_square(contraction.factor_dtype, dtype, side, read, store)
     return fused(outer_loops, loop(square_number, squares_per_run, body), kind)
 
 

@@ -10,13 +10,14 @@ from tvm import tirx
 from ....ir.kernel_rewrite import replace_statements
 from ....ir.kernel_structure import Stage, is_among, loop_nest, statements_of, volume
 from ....ir.visits import nodes_in
-from ...kernels.contraction import contraction_of
+from ...kernels.contraction import Contraction, contraction_of, operands
 from ...kernels.epilogue import Epilogue
 from ..map import SMALL
 from ..tuning import Processor
 from .border import read_inside_border, reads_both_along
 from .emit import emit
 from .order import plan
+from .pairs import paired
 from .store import result_store_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def nest_of(
     blocks: Mapping[str, Any],
     processor: Processor,
     borders: Mapping[Any, Border] | None = None,
+    arguments: Sequence[Any] = (),
 ) -> Any | None:
     """The nest that computes a contraction and its epilogue.
 
@@ -66,10 +68,10 @@ def nest_of(
     processor : Processor
     borders : dict, optional
         From the buffer of each padded copy to the tensor in it, which may be read instead.
+    arguments : sequence of Buffer, optional
+        Those of the kernel, of which pairs may be read.
     """
-    if stage.work < SMALL or any(axis.extent == 0 for axis in stage.axes):
-        return None
-    contraction = contraction_of(stage, blocks[stage.name])
+    contraction = _contraction_of(stage, blocks[stage.name])
     if contraction is None:
         return None
     result_store = result_store_of(stage, epilogue, blocks)
@@ -82,8 +84,36 @@ def nest_of(
         chosen_plan = plan(unpadded, processor, result_store)
         if chosen_plan is not None and reads_both_along(unpadded, chosen_plan.vector):
             return emit(unpadded, chosen_plan, result_store)
+    pairs = None
+    if processor.multiplies_pairs:
+        pairs = paired(contraction, arguments, borders or {})
+    if pairs is not None:
+        chosen_plan = plan(pairs.contraction, processor, result_store)
+        if chosen_plan is not None:
+            return pairs.emit(chosen_plan, result_store)
     chosen_plan = plan(contraction, processor, result_store)
     return None if chosen_plan is None else emit(contraction, chosen_plan, result_store)
+
+
+def multiplies_pairs(
+    stage: Stage,
+    realize: Any,
+    processor: Processor,
+    borders: Mapping[Any, Border],
+    arguments: Sequence[Any],
+) -> bool:
+    """Whether the nest of a stage is to multiply pairs of bfloat16; see `nest_of`."""
+    if not processor.multiplies_pairs or operands(stage) is None:
+        return False
+    contraction = _contraction_of(stage, realize)
+    return contraction is not None and paired(contraction, arguments, borders) is not None
+
+
+def _contraction_of(stage: Stage, realize: Any) -> Contraction | None:
+    """The contraction that a stage computes; None if it is another sum, or a small one."""
+    if stage.work < SMALL or any(axis.extent == 0 for axis in stage.axes):
+        return None
+    return contraction_of(stage, realize)
 
 
 def blocks_of(root: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..tuning import Processor, WinogradCosts
 from .cook_toom import Filtering, filtering
 from .forward import TAPS, Convolution
 from .multiply import Panel
+from .transforms import Images
 from .weight import WeightGradient
 
 _MIN_CHANNELS = 16
@@ -69,6 +70,7 @@ def choose_convolution(conv: Convolution, processor: Processor) -> Choice | None
     costs = processor.winograd
     pairs = images.channels * conv.filters // panel.lanes
     direct_cost = images.count * conv.rows * conv.columns * TAPS**2 * pairs
+    direct_cost //= _terms_at_once(images, processor)
 
     def cost(step: int) -> float:
         algorithm = filtering(step, TAPS)
@@ -97,6 +99,7 @@ def choose_weight_gradient(gradient: WeightGradient, processor: Processor) -> Ch
     costs = processor.winograd
     pairs = data.channels * cotangent.channels // panel.lanes
     direct_cost = data.count * cotangent.rows * cotangent.columns * TAPS**2 * pairs
+    direct_cost //= _terms_at_once(data, processor)
 
     def cost(step: int) -> float:
         algorithm = filtering(TAPS, step)
@@ -109,6 +112,11 @@ def choose_weight_gradient(gradient: WeightGradient, processor: Processor) -> Ch
     if step is None:
         return None
     return Choice(filtering(TAPS, step), panel, _gradient_blocks(gradient, step, panel, costs))
+
+
+def _terms_at_once(images: Images, processor: Processor) -> int:
+    """How many terms of a sum the direct kernel adds by one instruction."""
+    return 2 if processor.multiplies_pairs and str(images.buffer.dtype) == "bfloat16" else 1
 
 
 def _cheapest(direct_cost: int, cost: Callable[[int], float]) -> int | None:

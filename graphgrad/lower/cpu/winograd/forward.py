@@ -48,7 +48,7 @@ class Convolution:
         neighboring filters.
     weight : callable
         Given row and column of the window, channel and filter, returns the buffer and the indices
-        of the weight.
+        of the weight, in a buffer of float32 or bfloat16.
     put : callable
         Given image, row, column, filter and value, returns the statement that stores a result.
     """
@@ -60,6 +60,12 @@ class Convolution:
     turned: bool
     weight: Callable[[Index, Index, Index, Index], tuple[Any, list[Index]]]
     put: Callable[[Index, Index, Index, Index, Any], Statement]
+
+    @property
+    def has_narrow_weights(self) -> bool:
+        """Whether weights are of bfloat16."""
+        buffer, _ = self.weight(*[index(0)] * 4)
+        return str(buffer.dtype) != "float32"
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,9 @@ class ConvolutionKernel:
         """
         lanes, width = self.panel.lanes, self.panel.width
         copy = scratch("weights", (TAPS, TAPS, depth, width))
+        # No vectors of bfloat16 are transposed in registers.
+        wide = scratch("wide", (width, depth))
+        widens = self.conv.turned and self.conv.has_narrow_weights
 
         def weight_at(
             row_tap: Index, column_tap: Index, channel: Index, column: Index
@@ -217,20 +226,28 @@ class ConvolutionKernel:
             )
 
         def copy_tap(row_tap: Index, column_tap: Index) -> Statement:
-            if self.conv.turned:
-                return transpose_matrix(
-                    width,
-                    depth,
-                    lanes,
-                    lambda column, channel: weight_at(row_tap, column_tap, channel, column),
-                    lambda column, channel: (copy, [row_tap, column_tap, channel, column]),
+            def turned_at(column: Index, channel: Index) -> tuple[Any, list[Index]]:
+                return weight_at(row_tap, column_tap, channel, column)
+
+            def copied_at(column: Index, channel: Index) -> tuple[Any, list[Index]]:
+                return copy, [row_tap, column_tap, channel, column]
+
+            def wide_at(column: Index, channel: Index) -> tuple[Any, list[Index]]:
+                return wide, [column, channel]
+
+            if widens:
+                return sequence(
+                    self._widened(width, depth, turned_at, wide_at),
+                    transpose_matrix(width, depth, lanes, wide_at, copied_at),
                 )
+            if self.conv.turned:
+                return transpose_matrix(width, depth, lanes, turned_at, copied_at)
 
             def copy_element(*element: Index) -> Statement:
                 return store(
                     copy,
                     [row_tap, column_tap, *element],
-                    load(*weight_at(row_tap, column_tap, *element)),
+                    load(*weight_at(row_tap, column_tap, *element)).astype("float32"),
                 )
 
             return serial(
@@ -258,7 +275,29 @@ class ConvolutionKernel:
             depth,
             lambda channel: serial(self.panel.vectors, lambda vector: transform(channel, vector)),
         )
-        return block("scratch", copies, transforms, buffers=[copy])
+        buffers = [copy, wide] if widens else [copy]
+        return block("scratch", copies, transforms, buffers=buffers)
+
+    def _widened(
+        self,
+        rows: int,
+        columns: int,
+        source: Callable[[Index, Index], tuple[Any, list[Index]]],
+        target: Callable[[Index, Index], tuple[Any, list[Index]]],
+    ) -> Statement:
+        """The statement that copies a matrix, whose rows are whole vectors, to float32."""
+        lanes = self.panel.lanes
+
+        def copy(row: Index, column: Index) -> Statement:
+            return store(*target(row, column), load(*source(row, column)).astype("float32"))
+
+        return serial(
+            rows,
+            lambda row: serial(
+                columns // lanes,
+                lambda vector: vectorized(lanes, lambda lane: copy(row, vector * lanes + lane)),
+            ),
+        )
 
     def _row(self, body: Callable[[Index], Statement]) -> Statement:
         """The loops over the columns of a panel, vector by vector, around a statement."""

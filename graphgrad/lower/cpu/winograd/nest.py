@@ -47,10 +47,11 @@ def nest_of(
     Returns
     -------
     Stmt or None
-        None if the stage computes something else, if it is not of float32, if vectors of results
-        cannot be stored as such, or if the direct kernel is as good.
+        None if the stage computes something else, if it is not of float32, of factors of float32 or
+        bfloat16, if vectors of results cannot be stored as such, or if the direct kernel is as
+        good.
     """
-    if operands(stage) is None or not _is_float32(stage):
+    if operands(stage) is None or not _has_known_floats(stage):
         return None
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None or not _stores_vectors(stage, blocks[stage.name], result_store):
@@ -66,10 +67,10 @@ def nest_of(
     return None
 
 
-def _is_float32(stage: Stage) -> bool:
-    """Whether everything that a stage reads and writes is of float32."""
-    return all(
-        str(buffer_of(access).dtype) == "float32" for access in (*stage.loads, *stage.stores)
+def _has_known_floats(stage: Stage) -> bool:
+    """Whether a stage adds up in float32, and reads float32 or bfloat16."""
+    return stage.dtype == "float32" and all(
+        str(buffer_of(load).dtype) in ("float32", "bfloat16") for load in stage.loads
     )
 
 

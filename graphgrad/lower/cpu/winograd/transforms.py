@@ -36,6 +36,7 @@ class Images:
     Attributes
     ----------
     buffer : Buffer
+        Of float32 or bfloat16.
     top, left : int
         The rows and columns of the border before the first ones of the image. They are negative if
         reading begins so far inside the image.
@@ -104,6 +105,8 @@ def strip_factors(
         def read(column: Index, tap: int, channel: Index) -> Any:
             row = top + tap
             value = load(images.buffer, [image, row, column - images.left, channel])
+            if str(images.buffer.dtype) != "float32":
+                value = value.astype("float32")
             # Not a `Select` over a clamped row, which reads either way: TVM would drop the clamping
             # where the condition implies it, and read outside of the tensor.
             inside = tirx.all(row >= 0, row < images.rows)

@@ -8,7 +8,7 @@ import tvm
 
 from graphgrad.lower.cpu.contraction import plan
 from graphgrad.lower.cpu.contraction.prefetch import next_tile_loop
-from graphgrad.lower.cpu.tuning import Processor, processor_of
+from graphgrad.lower.cpu.tuning import ZEN4, processor_of
 from graphgrad.lower.target import target
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import (
@@ -19,7 +19,7 @@ from tests.lower.cpu.contraction.stages import (
     weight_gradient,
 )
 
-UNIT = Processor(vector_bytes=64, registers=32)
+UNIT = ZEN4
 
 
 def plan_of(kernel):

@@ -50,16 +50,17 @@ class Layer:
         return Window((1, 1), self.padding, (1, 1), 1)
 
 
-def expression(kind, layer, dtype="float32"):
+def expression(kind, layer, dtype="float32", result_dtype=None):
     """Return the inputs and the output of a convolution ("forward"), or of one of its gradients."""
+    result_dtype = result_dtype or dtype
     x = tensor(*layer.data, dtype=dtype, name="x")
     w = tensor(*layer.weight, dtype=dtype, name="w")
     ct = tensor(*layer.result, dtype=dtype, name="ct")
     if kind == "forward":
-        result = convolution(x, w, layer.result, layer.window, CHANNELS_LAST, dtype)
+        result = convolution(x, w, layer.result, layer.window, CHANNELS_LAST, result_dtype)
         return [x, w], result
     if kind == "data":
-        return [ct, w], data_gradient(ct, w, layer.data, layer.window, CHANNELS_LAST, dtype)
+        return [ct, w], data_gradient(ct, w, layer.data, layer.window, CHANNELS_LAST, result_dtype)
     return [x, ct], weight_gradient(x, ct, layer.weight, layer.window, Layouts("NHWC", "HWIO"))
 
 
@@ -103,9 +104,9 @@ def scheduled(inputs, outputs, winograd=True):
 def run(func, arrays, shape):
     """Return the result of a scheduled function, of some shape."""
     library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), HOST)
-    result = guarded_tensor(np.full(shape, 77, "float32"))
+    result = guarded_tensor(np.full(shape, 77).astype(str(func.params[-1].ty.dtype)))
     library["main"](*map(guarded_tensor, arrays), result)
-    return result.numpy()
+    return result.numpy().astype("float32")
 
 
 def error(result, expected):

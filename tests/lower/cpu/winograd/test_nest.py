@@ -136,7 +136,20 @@ def test_it_can_be_switched_off(kind):
     assert not is_filtered(scheduled(inputs, [output], winograd=False))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("always")
+def test_factors_of_bfloat16_are_read_as_they_are(kind):
+    layer = Layer(2, 11, 8, 16, 32, (1, 0, 0, 1))
+    inputs, output = expression(kind, layer, "bfloat16", "float32")
+    func = scheduled(inputs, [output])
+    assert is_filtered(func)
+    arrays = [array.astype("bfloat16") for array in values(inputs)]
+    expected = reference(kind, layer, *arrays)
+    bound = BOUND if str(output.dtype) == "float32" else 2**-8
+    assert error(run(func, arrays, expected.shape), expected) < bound
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_other_dtypes_are_computed_directly(dtype):
     inputs, output = expression("forward", Layer(8, 28, 28, 64, 64), dtype)
     assert not is_filtered(scheduled(inputs, [output]))

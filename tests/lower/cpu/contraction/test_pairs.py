@@ -1,0 +1,193 @@
+"""Contractions of bfloat16 by pairs of terms, beside the same as TVM builds them."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx, topi
+
+from graphgrad.lower.cpu import pair_products
+from graphgrad.lower.cpu import schedule as cpu
+from graphgrad.lower.cpu.contraction import pairs, replace
+from graphgrad.lower.cpu.tuning import AVX512, ContractionCosts
+from graphgrad.runtime.machine import processor_flags
+from tests.guarded_memory import guarded_tensor
+from tests.lower.cpu.contraction.test_random import FORMS, contraction, values_of, with_map
+from tests.lower.kernel_programs import HOST, tensor
+
+PAIRS = dataclasses.replace(AVX512, multiplies_pairs=True)
+NAME = "graphgrad_add_pair_product"
+
+
+def _emulated(lanes):
+    """What a processor without the instruction computes in its place, in LLVM's language."""
+
+    def splat(value):
+        return "<" + ", ".join([f"i32 {value}"] * lanes) + ">"
+
+    lines = []
+    for of in "ab":
+        for part, op, value in (("low", "shl", 16), ("high", "and", -65536)):
+            lines.append(f"%{of}{part} = {op} <{lanes} x i32> %{of}, {splat(value)}")
+            lines.append(f"%{of}{part}f = bitcast <{lanes} x i32> %{of}{part} to <{lanes} x float>")
+    for part in ("low", "high"):
+        lines.append(f"%{part} = fmul <{lanes} x float> %a{part}f, %b{part}f")
+    lines.append(f"%both = fadd <{lanes} x float> %low, %high")
+    lines.append(f"%r = fadd <{lanes} x float> %sum, %both")
+    floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+    return (
+        f"define linkonce_odr {floats} @{NAME}_{lanes}({floats} %sum, {ints} %a, {ints} %b) "
+        "alwaysinline nounwind {\n" + "\n".join(lines) + f"\nret {floats} %r\n}}\n"
+    )
+
+
+@pytest.fixture(autouse=True)
+def instruction(monkeypatch):
+    """Let processors without the instruction add products of pairs, too."""
+    if "avx512_bf16" not in (processor_flags() or ()):
+        definitions = "".join(map(_emulated, (4, 8, 16))) + pair_products._SCALAR.format(name=NAME)
+        monkeypatch.setattr(pair_products, "_DEFINITIONS", definitions)
+
+
+def agrees(inputs, output, processor=PAIRS, winograd=False, seed=0):
+    """Assert that a kernel computes the same by pairs; return the scheduled function."""
+    func = te.create_prim_func([*inputs, output])
+    scheduled = cpu.schedule_loops(func, processor, winograd=winograd)
+    named = {"stock": func, "scheduled": scheduled}
+    mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
+    library = tvm.compile(mod, target=HOST)
+    arguments = [guarded_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
+    results = {name: guarded_tensor(values_of(output, 99)) for name in named}
+    for name, result in results.items():
+        library[name](*arguments, result)
+    expected, actual = (results[name].numpy().astype("float64") for name in named)
+    unit = 2**-7 if str(output.dtype) == "bfloat16" else 1e-5
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=unit * np.abs(expected).max())
+    return scheduled
+
+
+def is_paired(func):
+    return NAME in func.script()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_contractions(seed, monkeypatch):
+    rng = random.Random(seed)
+    monkeypatch.setattr(replace, "SMALL", 100)
+    cache = rng.choice([1 << 12, 1 << 15, 5 << 17])
+    costs = ContractionCosts(
+        near_bytes=cache,
+        max_partial_bytes=cache,
+        min_terms_per_part=rng.choice([8, 256]),
+        min_panel_reuse=rng.choice([1, 1536]),
+        step_cycles=rng.choice([1.0, 3.0]),
+        min_copy_reuse=rng.choice([1, 128]),
+        far_step_bytes=rng.choice([4, 1024]),
+    )
+    monkeypatch.setattr(pairs, "_MAX_RELATIVE_COST", 100)
+    inputs, output = contraction(rng, list(FORMS)[seed % 4], "bfloat16")
+    if rng.random() < 0.5:
+        inputs, output = with_map(rng, inputs, output)
+    agrees(inputs, output, dataclasses.replace(PAIRS, contraction=costs), seed=seed)
+
+
+def product(rows, terms, columns, flip_a=False, flip_b=False):
+    a = tensor(*((terms, rows) if flip_a else (rows, terms)), dtype="bfloat16", name="a")
+    b = tensor(*((columns, terms) if flip_b else (terms, columns)), dtype="bfloat16", name="b")
+    k = te.reduce_axis((0, tirx.IntImm("int64", terms)), "k")
+
+    def element(i, j):
+        left, right = a[k, i] if flip_a else a[i, k], b[j, k] if flip_b else b[k, j]
+        return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
+
+    return [a, b], te.compute((rows, columns), element, name="c")
+
+
+@pytest.mark.parametrize(
+    "flips, copies",
+    [
+        ((False, False), {"b_pairs"}),  # rows of a are read as they lie
+        ((False, True), {"b_pairs"}),  # whole pairs are copied, and transposed into panels
+        ((True, False), {"a_pairs", "b_pairs"}),
+        ((True, True), {"a_pairs", "b_pairs"}),
+    ],
+)
+def test_what_is_copied(flips, copies):
+    func = agrees(*product(96, 64, 96, *flips))
+    text = func.script()
+    assert is_paired(func)
+    assert {name for name in ("a_pairs", "b_pairs") if name in text} <= copies
+    assert "a_pairs" in text or not flips[0]
+
+
+@pytest.mark.parametrize("terms", [33, 65])
+@pytest.mark.parametrize("flips", [(False, False), (True, True), (False, True)])
+def test_a_single_term_at_the_end(terms, flips):
+    """The number beside it is a zero of the copy, not what lies behind the tensor."""
+    assert is_paired(agrees(*product(96, terms, 96, *flips)))
+
+
+def padded(x):
+    return topi.nn.pad(x, [0, 2, 2, 0], [0, 2, 2, 0], pad_value=0.0, name="padded")
+
+
+@pytest.mark.parametrize("channels", [32, 33, 3])
+@pytest.mark.parametrize("step", [1, 2])
+def test_padded_convolutions(channels, step):
+    x = tensor(2, 14, 14, channels, dtype="bfloat16", name="x")
+    w = tensor(5, 5, channels, 32, dtype="bfloat16", name="w")
+    inside = padded(x)
+    r, s, c = (te.reduce_axis((0, n), v) for n, v in ((5, "r"), (5, "s"), (channels, "c")))
+    size = 14 // step
+    y = te.compute(
+        (2, size, size, 32),
+        lambda n, h, v, k: te.sum(
+            inside[n, h * step + r, v * step + s, c].astype("float32")
+            * w[r, s, c, k].astype("float32"),
+            axis=[r, s, c],
+        ),
+        name="y",
+    )
+    func = agrees([x, w], y)
+    assert is_paired(func)
+    # The pairs of the padded tensor are made of the tensor, in one pass.
+    assert "padded = " not in func.script()
+
+
+@pytest.mark.parametrize("images", [4, 5])
+def test_padded_weight_gradients(images):
+    """Windows overlap along rows and columns, so pairs are those of images."""
+    x = tensor(images, 12, 12, 16, dtype="bfloat16", name="x")
+    g = tensor(images, 12, 12, 32, dtype="bfloat16", name="g")
+    inside = padded(x)
+    n, p, q = (te.reduce_axis((0, e), v) for e, v in ((images, "n"), (12, "p"), (12, "q")))
+    dw = te.compute(
+        (5, 5, 16, 32),
+        lambda r, s, c, k: te.sum(
+            inside[n, p + r, q + s, c].astype("float32") * g[n, p, q, k].astype("float32"),
+            axis=[n, p, q],
+        ),
+        name="dw",
+    )
+    assert is_paired(agrees([x, g], dw))
+
+
+def test_what_a_kernel_allocates_is_no_bfloat16():
+    """TVM makes it float32: there are no pairs in memory."""
+    x, w = tensor(64, 64, dtype="bfloat16", name="x"), tensor(64, 64, dtype="bfloat16", name="w")
+    k = te.reduce_axis((0, tirx.IntImm("int64", 64)), "k")
+    total = te.compute((64, 64), lambda i, j: te.sum(x[i, k], axis=k), name="rows")
+    y = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(total[i, k].astype("float32") * w[k, j].astype("float32"), axis=k),
+        name="y",
+    )
+    assert not is_paired(agrees([x, w], y))
+
+
+def test_processors_without_the_instruction():
+    inputs, output = product(96, 64, 96)
+    func = te.create_prim_func([*inputs, output])
+    assert not is_paired(cpu.schedule_loops(func, AVX512))
