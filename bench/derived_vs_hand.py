@@ -152,14 +152,13 @@ Where derived gradients evaluate more:
 
 - max, max pooling: the position of the maximum, which the rule of max pooling keeps, is looked for
   again: the forward kernel does not compute it.
-- softmax: the exponentials are computed again.
 - cumsum, cumprod: a recurrence keeps all its states, and the cotangents that it adds up, in their
   order.
 
-Where they take more time for no more evaluations, it is what the schedules make of their kernels.
-Much more time take reverse_sequence, whose rule knows that it is its own inverse, and scatter_swap
-and scatter_recurrence, which gradients of scatters consist of and which are derived for gradients
-of gradients alone: their walks over places are one recurrence.
+Where they take more time for no more evaluations, it is what the schedules make of their kernels,
+and in variances a sum that the rules know to be 0: that of what is left when the mean is taken off.
+Much more time take scatter_swap and scatter_recurrence, which gradients of scatters consist of and
+which are derived for gradients of gradients alone: their walks over places are one recurrence.
 
 Whole networks train by both with `python bench/step.py --contenders graphgrad,graphgrad_derived`,
 recurrent ones with `python bench/loops.py` and the same contenders."""

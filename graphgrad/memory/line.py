@@ -28,6 +28,7 @@ _STORES_PER_SECOND = 60e9
 """What two cores with AVX-512 move to and from memory, and compute. Only the ratio decides."""
 
 _ALLOCATION = "relax.builtin.alloc_tensor"
+_BETWEEN_DEVICES = ("relax.hint_on_device", "relax.to_vdevice")
 _ALLOCATIONS = (_ALLOCATION, "relax.memory.alloc_storage")
 
 
@@ -297,7 +298,8 @@ class _Writer:
 def _only_names(value: Any) -> bool:
     """Whether a value is memory under another name, or memory that nothing is in yet."""
     if isinstance(value, tvm.ir.Call):
-        return _allocates(value) or may_be_view(value.op)
+        name = getattr(value.op, "name", "")
+        return _allocates(value) or (may_be_view(value.op) and name not in _BETWEEN_DEVICES)
     return isinstance(
         value,
         tvm.ir.Var | tvm.ir.GenericConst | relax.Tuple | relax.TupleGetItem | relax.ShapeExpr,

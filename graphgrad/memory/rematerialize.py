@@ -30,8 +30,14 @@ import numpy as np
 
 from .packing import Lifetime, aligned, pack
 
-_SEGMENT_SIZES = 48
+_MOST_SIZES = 48
 """How many sizes of segments are tried, from a 64th of all that is held to all of it."""
+
+_MOST_STEPS = 1_000_000
+"""Of all schedules that are tried for a program: fewer sizes are tried for long ones."""
+
+_MOST_STARTS = 1000
+"""At how many steps a segment may begin."""
 
 _SHARES = (
     0,
@@ -261,7 +267,7 @@ class Program:
             How often what comes out is taken for a program and treated so again, and once more.
         """
         schedules = {frozenset[int](): self.whole}
-        for dropped in self._choices() if repeats else ():
+        for dropped in self._choices() if repeats and self.steps else ():
             if dropped not in schedules:
                 schedule = self.schedule(self.turn, dropped)
                 if schedule is not None:
@@ -277,7 +283,8 @@ class Program:
     def _choices(self) -> Iterator[frozenset[int]]:
         """Yield sets of steps whose results may be dropped."""
         segments = _Segments(self)
-        for held, end in segments.cuts():
+        tries = _MOST_STEPS // (len(self.steps) * len(_SHARES))
+        for held, end in segments.cuts(min(max(tries, 8), _MOST_SIZES)):
             dropped = frozenset(k for k in range(end) if self.limit[k] and k not in held)
             late = [k for k in dropped if segments.late_bytes[k]]
             late.sort(key=lambda k: (-self.steps[k].seconds / segments.late_bytes[k], k))
@@ -302,40 +309,49 @@ class _Segments:
     """
 
     def __init__(self, program: Program):
-        self._turn = turn = program.turn
+        turn = program.turn
         self._producer = {
             tensor: step for tensor, step in enumerate(program.producer) if 0 <= step <= turn
         }
         self._last_read = dict(self._producer)
         late = set()
         for position, step in enumerate(program.steps):
-            for tensor in self._producer.keys() & step.reads:
+            for tensor in step.reads:
+                if tensor not in self._producer:
+                    continue
                 if position <= turn:
                     self._last_read[tensor] = position
                 else:
                     late.add(tensor)
         self.late_bytes = [0] * (turn + 1)
-        # [s, e]: the bytes that the segment from s to e writes and later segments read. Each tensor
-        # counts in a rectangle: s up to the step that writes it, e from there to its last read.
-        crossing = np.zeros((turn + 2, turn + 2), dtype=np.int64)
+        for tensor in late:
+            self.late_bytes[self._producer[tensor]] += program.sizes[tensor]
+        crossing = np.zeros(turn + 2, dtype=np.int64)
         for tensor, producer in self._producer.items():
-            size, end = program.sizes[tensor], self._last_read[tensor]
-            crossing[0, producer] += size
-            crossing[0, end] -= size
-            crossing[producer + 1, producer] -= size
-            crossing[producer + 1, end] += size
-            if tensor in late:
-                self.late_bytes[producer] += size
-        self._crossing = crossing.cumsum(0).cumsum(1)
-        self._sums = np.concatenate([[0], np.cumsum(self.late_bytes)])
+            crossing[producer + 1] += program.sizes[tensor]
+            crossing[self._last_read[tensor] + 1] -= program.sizes[tensor]
+        self._starts = starts = _least_of_each(crossing.cumsum()[:-1], _MOST_STARTS)
+        # [i, j]: the bytes written between two starts and read behind the second. Each tensor
+        # counts in a rectangle: i up to where it is written, j from there to its last read.
+        held = np.zeros((len(starts) + 1, len(starts) + 1), dtype=np.int64)
+        for tensor, producer in self._producer.items():
+            size = program.sizes[tensor]
+            begin, end = np.searchsorted(starts, [producer, self._last_read[tensor]], side="right")
+            held[0, begin] += size
+            held[0, end] -= size
+            held[begin, begin] -= size
+            held[begin, end] += size
+        self._held = held.cumsum(0).cumsum(1)
+        sums = np.concatenate([[0], np.cumsum(self.late_bytes)])
+        self._total, self._before = int(sums[-1]), sums[starts]
 
-    def cuts(self) -> Iterator[tuple[set[int], int]]:
-        """Yield, for each size, the steps that are held, and where the last segment begins.
+    def cuts(self, count: int) -> Iterator[tuple[set[int], int]]:
+        """Yield, for some sizes, the steps that are held, and where the last segment begins.
 
         Larger sizes, whose segments are fewer, come last.
         """
-        total = int(self._sums[-1])
-        for size in np.geomspace(total / 64, total, _SEGMENT_SIZES)[:-1] if total else ():
+        sizes = np.geomspace(self._total / 64, self._total, count)[:-1] if self._total else ()
+        for size in sizes:
             cuts = self._cuts(int(size))
             if cuts:
                 held = {
@@ -351,20 +367,27 @@ class _Segments:
         A segment, with all that is held for it, takes at most `size` bytes; of such cuts it is
         those that hold the least.
         """
-        turn, sums = self._turn, self._sums
-        held = np.full(turn + 1, _UNREACHABLE)
+        before, count = self._before, len(self._starts)
+        held = np.full(count, _UNREACHABLE)
         held[0] = 0
-        begin = [0] * (turn + 1)
-        for end in range(turn):
-            starts = held[: end + 1]
-            fits = starts + sums[end + 1] - sums[: end + 1] <= size
-            totals = np.where(fits, starts + self._crossing[: end + 1, end], _UNREACHABLE)
-            begin[end + 1] = int(totals.argmin())
-            held[end + 1] = totals[begin[end + 1]]
-        fits = held + sums[turn + 1] - sums[: turn + 1] <= size
+        previous = [0] * count
+        for end in range(1, count):
+            fits = held[:end] + before[end] - before[:end] <= size
+            totals = np.where(fits, held[:end] + self._held[:end, end], _UNREACHABLE)
+            previous[end] = int(totals.argmin())
+            held[end] = totals[previous[end]]
+        fits = held + self._total - before <= size
         cuts: list[int] = []
-        cut = int(fits.argmax())  # the first one: the longest last segment; 0 if nothing fits
-        while cut > 0:
-            cuts.append(cut)
-            cut = begin[cut]
+        start = int(fits.argmax())  # the first one: the longest last segment; 0 if nothing fits
+        while start > 0:
+            cuts.append(int(self._starts[start]))
+            start = previous[start]
         return cuts
+
+
+def _least_of_each(values: np.ndarray, count: int) -> np.ndarray:
+    """The positions of the least of some values in each of at most `count` parts, and 0."""
+    parts = np.array_split(values, min(count, len(values)))
+    begins = np.cumsum([0, *map(len, parts[:-1])])
+    least = begins + [int(part.argmin()) for part in parts]
+    return np.union1d([0], least)

@@ -133,6 +133,8 @@ def test_every_intrinsic_of_tvm_is_decided_on():
     undecided = []
     for name in tvm.ir.Op.list_op_names():
         kind = tvm.ir.Op.get(name).get_attr("TCallEffectKind")
+        if name.startswith("tirx.graphgrad_"):
+            continue  # schedules put it in, when all is derived
         is_scalar = name.startswith(("tirx.", "prim.")) and name.count(".") == 1
         if not is_scalar or kind is None or int(kind) > 1 or name in NOT_FLOAT:
             continue

@@ -21,6 +21,7 @@ from ...ir.kernel_structure import (
     Load,
     is_among,
     linear_coefficient,
+    static,
     stride,
     substitute_values,
     uses,
@@ -32,7 +33,11 @@ from .tuning import Processor
 from .vector_values import NotInVectors, VectorValues, common_conditions, distinct, lanes_of, under
 
 _MIN_OPERATIONS = 8
-"""Operations of an addition, its places included, below which vectors save less than they cost."""
+"""Operations of an addition, its places included, below which vectors save less than they cost,
+where the additions themselves go one after another."""
+
+_MAX_REPEATED_LOADS = 16
+"""Loads that computing places where they are used may add, besides as many as there are."""
 
 
 def vector_scatter(
@@ -57,10 +62,11 @@ def vector_scatter(
     processor : Processor
     """
     kept = [*local, *(node.buffer for node in nodes_in(inner, tirx.AllocBuffer))]
+    inner = _with_places_written_out(inner, kept)
     stores = [s for s in nodes_in(inner, tirx.BufferStore) if not is_among(s.buffer, kept)]
     computed = [value for s in nodes_in(inner, tirx.BufferStore) for value in (s.value, *s.indices)]
     operations = sum(len(nodes_in(value, (*BINARY, tirx.Cast))) for value in distinct(computed))
-    if len(stores) != 1 or operations < _MIN_OPERATIONS:
+    if len(stores) != 1:
         return None
     reads = [load for load in nodes_in(inner, Load) if load.source.same_as(stores[0].buffer)]
     if len(reads) != 1:  # the sum so far decides what is added, or where
@@ -76,6 +82,9 @@ def vector_scatter(
     lane_loop = max(
         reversed(long), key=lambda each: sum(stride(a, each.loop_var) == 1 for a in accesses)
     )
+    # Of a row, additions are vectors too.
+    if operations < _MIN_OPERATIONS and stride(stores[0], lane_loop.loop_var) != 1:
+        return None
     inner = replace_nodes(
         inner,
         tirx.BufferStore,
@@ -104,6 +113,37 @@ def vector_scatter(
     return within(loops[:position], sequence(*parts))
 
 
+def _with_places_written_out(inner: Any, kept: Sequence[Any]) -> Any:
+    """A statement that keeps no integers: what is kept twice would not be known for the same place.
+
+    It is the same statement where that would repeat much.
+    """
+    stores = nodes_in(inner, tirx.BufferStore)
+    written = [store.buffer for store in stores]
+    values: dict[Any, Any] = {}
+
+    def computed(node: Any) -> Any:
+        return replace_nodes(node, Load, lambda load: values.get(load.source, load))
+
+    for store in stores:
+        (*_, last) = store.buffer.shape
+        is_number = len(store.buffer.shape) == 1 and static(last) == 1
+        is_kept_once = (
+            is_among(store.buffer, kept)
+            and [store.buffer.same_as(buffer) for buffer in written].count(True) == 1
+        )
+        if is_number and is_kept_once and "int" in str(store.buffer.dtype):
+            values[store.buffer] = computed(store.value)
+
+    def remaining(statements: Any) -> Any:
+        rest = [s for s in statements.seq if getattr(s, "buffer", None) not in values]
+        return sequence(*rest)
+
+    changed = replace_nodes(computed(inner), tirx.SeqStmt, remaining) if values else inner
+    loads = len(nodes_in(changed, Load))
+    return changed if loads <= 2 * len(nodes_in(inner, Load)) + _MAX_REPEATED_LOADS else inner
+
+
 def _vector(
     var: Any,
     start: Any,
@@ -120,7 +160,7 @@ def _vector(
     ((added, condition),) = values.run(body)
     # Elements of one row: each lane has its own.
     in_row = (
-        condition is None
+        (condition is None or not uses(condition, lane))
         and stride(added, lane) == 1
         and linear_coefficient(added.indices[-1], lane) == 1
     )
@@ -129,8 +169,9 @@ def _vector(
         indices = [values.keep(index) if uses(index, lane) else index for index in indices]
     total = tirx.BufferLoad(added.buffer, indices)
     addition = tirx.BufferStore(added.buffer, total + values.keep(added.value), indices)
-    statement = addition if condition is None else tirx.IfThenElse(condition, addition, None)
-    statements = values.used([statement])
-    additions = values.each_lane(statement) if in_row else loop(lane, lanes, statement)
+    additions = values.each_lane(addition) if in_row else addition
+    additions = under([] if condition is None else [condition], additions)
+    statements = values.used([additions])
+    additions = additions if in_row else loop(lane, lanes, additions)
     step = block("additions", *statements, additions, buffers=values.buffers)
     return under(alike, step)

@@ -62,6 +62,22 @@ def test_rows_are_added_at_once():
     assert 8 in runs.vectors and "for lane in range" not in runs.text
 
 
+def test_rows_whose_places_are_kept_are_added_at_once():
+    """A place is kept for the condition and for the addition; some are outside."""
+    table, length = tensor(64, 64, 24), tensor(64, dtype="int32")
+
+    def reversed_rows(i, j, k):
+        end = te.min(length[i].astype("int64"), tirx.const(80, "int64"))
+        place = tirx.Select(j < end, end - 1 - j, j.astype("int64"))
+        return tirx.Select(tirx.all(place >= 0, place < 64), table[i, place, k], 0.0)
+
+    lengths = np.random.default_rng(0).integers(0, 90, 64).astype("int32")
+    runs = gradient_of_reads(
+        reversed_rows, inputs=[table, length], shape=(64, 64, 24), values=[lengths]
+    )
+    assert {8, 16} <= runs.vectors and "for lane in range" not in runs.text
+
+
 def test_a_maximum_adds_to_one_place():
     """The loop over candidates is gone: the place of the maximum is known."""
     x, start = tensor(4096, 8), tensor(257, dtype="int32")
