@@ -160,7 +160,7 @@ def test_nothing_left_to_train():
 
 
 @pytest.mark.parametrize("name, value", [
-    ("accumulate", 0), ("precision", "float8"), ("memory", 1), ("loss", None), ("loss", "hinge"),
+    ("accumulate", 0), ("precision", "float8"), ("memory", 0), ("loss", None), ("loss", "hinge"),
     ("loss", "logits"), ("optimizer", "sgd"), ("optimizer", None),
 ])  # fmt: skip
 def test_bad_arguments(name, value):
