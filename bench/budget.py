@@ -106,20 +106,20 @@ def measure(name: str, settings: argparse.Namespace) -> list[dict[str, Any]]:
                 "predicted_mb": None if plan is None else plan.peak / 1e6,
                 "share": None if plan is None else plan.peak / plan.unconstrained,
                 "repeated": 0 if plan is None else plan.repeated,
-                "measured_mb": _measured_beside(name, memory),
+                "measured_mb": _peak_of_a_process(name, memory),
             }
         )
     return rows
 
 
-def _measured_beside(name: str, memory: str) -> float | None:
-    """Return what `measured` returns, of a process of its own."""
+def _peak_of_a_process(name: str, memory: str) -> float | None:
+    """Return what `peak_growth` returns, of a process of its own."""
     command = [sys.executable, __file__, "--measure", name, memory]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measured(name: str, memory: str) -> float | None:
+def peak_growth(name: str, memory: str) -> float | None:
     """Return the peak in MB of two steps; None where only Linux tells.
 
     Parameters
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "BYTES"), help="one peak alone")
     settings = parser.parse_args()
     if settings.measure:
-        print(json.dumps(measured(*settings.measure)))
+        print(json.dumps(peak_growth(*settings.measure)))
         return
     rows = [row for name in settings.models.split(",") for row in measure(name, settings)]
     if settings.json:

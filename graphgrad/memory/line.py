@@ -134,8 +134,8 @@ class Line:
             for binding in self._bindings.values()
             if _allocates(binding.value) and binding.var not in self._allocation
         ]
-        known = [size for size in outside if size is not None]
-        self.bytes_outside = sum(known) if len(known) == len(outside) else None
+        is_known = None not in outside
+        self.bytes_outside = sum(size or 0 for size in outside) if is_known else None
         self._number = {binding.var: index for index, binding in allocated.items()}
         self.program = Program.of(sizes, [steps[position] for position in order])
 

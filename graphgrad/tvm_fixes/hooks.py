@@ -33,7 +33,7 @@ array_item: Callable[[Any, int], Any] = tvm_ffi.get_global_func("ffi.ArrayGetIte
 """Of arrays, over which Python iterates slowly: walks would spend most of their time there."""
 
 register_op: Callable[[str, str], Any] = tvm.get_global_func("ir.RegisterOp")
-"""Registers a Relax op of a name, with a description."""
+"""Registers an op of a name, with a description."""
 
 
 def set_type(expr: Any, ty: Any) -> None:

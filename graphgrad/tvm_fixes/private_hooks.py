@@ -86,7 +86,8 @@ HOOKS = (
     Hook(
         "`ir.RegisterOp`",
         r"ir\.RegisterOp",
-        "ops of graphgrad's own, which infer types, are lowered and differentiated like any other",
+        "ops of graphgrad's own, which infer types, are lowered and differentiated like any other; "
+        "and one of kernels, whose meaning LLVM is told",
         "`tvm.ir.register_op`",
     ),
     Hook(

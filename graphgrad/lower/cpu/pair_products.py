@@ -88,7 +88,7 @@ def pair(first: Any, second: Any) -> Any:
     return bits(first) | (bits(second) << 16)
 
 
-def with_definitions(statement: Statement) -> Statement:
+def attach_definitions(statement: Statement) -> Statement:
     """A statement that calls `add_pair_product`, with the definitions of that."""
     return tirx.AttrStmt(
         tvm.ir.StringImm(_NAME), "pragma_import_llvm", tvm.ir.StringImm(_DEFINITIONS), statement

@@ -51,12 +51,15 @@ def widen_factors(func: tirx.PrimFunc, processor: Processor) -> tirx.PrimFunc:
     kernel_stages = stages(func)
     if kernel_stages is None:
         return func
+    narrow_of = {stage.name: _narrow_factors(stage) for stage in kernel_stages}
+    if not any(narrow_of.values()):
+        return func
     blocks, arguments = blocks_of(func.body), list(func.params)
     borders = borders_of(kernel_stages, list(func.body.block.alloc_buffers), blocks)
     wide: dict[Any, Any] = {}
     nests: list[Any] = []
     for stage, statement in zip(kernel_stages, statements_of(func.body.block.body), strict=True):
-        narrow = _narrow_factors(stage)
+        narrow = narrow_of[stage.name]
         if narrow and multiplies_pairs(stage, blocks[stage.name], processor, borders, arguments):
             narrow = []
         for buffer in narrow:

@@ -24,6 +24,7 @@ from ...ir.kernel_calls import (
 )
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
 from ...ir.passes import Phase, compiler_pass
+from ...ir.tensor import bits
 from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import set_type
 from ..cpu.vector_math import FUNCTIONS, is_expandable
@@ -159,11 +160,8 @@ def _functions(stage: Stage) -> list[Any]:
 
 def _widens(binding: Any) -> bool:
     """Whether a kernel's result is of more bits than all that it reads: memory then keeps that."""
-
-    def bits(expr: Any) -> int:
-        return int(tvm.DataType(expr.ty.dtype).bits)
-
-    return bits(binding.var) > max(map(bits, arguments_of(binding.value)), default=0)
+    read = (bits(str(argument.ty.dtype)) for argument in arguments_of(binding.value))
+    return bits(str(binding.var.ty.dtype)) > max(read, default=0)
 
 
 class _Block:

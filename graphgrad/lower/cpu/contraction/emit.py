@@ -24,7 +24,7 @@ from tvm.tirx import ForKind
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loop, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
-from ..pair_products import add_pair_product, with_definitions
+from ..pair_products import add_pair_product, attach_definitions
 from .elements import Element, Registers, each_element, registers_of
 from .frame import Frame
 from .pack import Panels, filled, panels_of
@@ -52,7 +52,7 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
     fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in panels.values()]
     statement, buffers = emitter.nest()
     if contraction.are_pairs:
-        statement = with_definitions(statement)
+        statement = attach_definitions(statement)
     return block(
         "contraction",
         *fills,

@@ -148,10 +148,10 @@ class _Factor:
 
     def _of_neighbors(self, outer: list[Any], start: Any) -> Statement:
         """The statement that copies a vector of pairs, both numbers of which are neighbors."""
-        one = tirx.const(1, str(start.ty))
+        step = tirx.const(1, str(start.ty))
         shifted = self._in_source(outer)
-        numbers = tirx.BufferLoad(self.source, [*shifted, tirx.Ramp(start * 2, one, 2 * _LANES)])
-        at = [*outer, tirx.Ramp(start, one, _LANES)]
+        numbers = tirx.BufferLoad(self.source, [*shifted, tirx.Ramp(start * 2, step, 2 * _LANES)])
+        at = [*outer, tirx.Ramp(start, step, _LANES)]
         body = tirx.BufferStore(self.copy, tirx.reinterpret(f"int32x{_LANES}", numbers), at)
         zeros = tirx.Broadcast(tirx.const(0, "int32"), _LANES)
         return self._inside_border(shifted, at, body, zeros)

@@ -84,9 +84,7 @@ def nest_of(
         chosen_plan = plan(unpadded, processor, result_store)
         if chosen_plan is not None and reads_both_along(unpadded, chosen_plan.vector):
             return emit(unpadded, chosen_plan, result_store)
-    pairs = None
-    if processor.multiplies_pairs:
-        pairs = paired(contraction, arguments, borders or {})
+    pairs = paired(contraction, arguments, borders or {}) if processor.multiplies_pairs else None
     if pairs is not None:
         chosen_plan = plan(pairs.contraction, processor, result_store)
         if chosen_plan is not None:

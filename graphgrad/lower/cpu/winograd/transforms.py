@@ -104,9 +104,8 @@ def strip_factors(
     def transform_rows(guarded: bool) -> Statement:
         def read(column: Index, tap: int, channel: Index) -> Any:
             row = top + tap
-            value = load(images.buffer, [image, row, column - images.left, channel])
-            if str(images.buffer.dtype) != "float32":
-                value = value.astype("float32")
+            at = [image, row, column - images.left, channel]
+            value = load(images.buffer, at).astype("float32")
             # Not a `Select` over a clamped row, which reads either way: TVM would drop the clamping
             # where the condition implies it, and read outside of the tensor.
             inside = tirx.all(row >= 0, row < images.rows)

@@ -5,17 +5,21 @@ import random
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te, tirx, topi
 
 from graphgrad.lower.cpu import pair_products
 from graphgrad.lower.cpu import schedule as cpu
 from graphgrad.lower.cpu.contraction import pairs, replace
-from graphgrad.lower.cpu.tuning import AVX512, ContractionCosts
+from graphgrad.lower.cpu.tuning import AVX512
 from graphgrad.runtime.machine import processor_flags
-from tests.guarded_memory import guarded_tensor
-from tests.lower.cpu.contraction.test_random import FORMS, contraction, values_of, with_map
-from tests.lower.kernel_programs import HOST, tensor
+from tests.lower.cpu.contraction.test_random import (
+    FORMS,
+    contraction,
+    random_costs,
+    results_of,
+    with_map,
+)
+from tests.lower.kernel_programs import tensor
 
 PAIRS = dataclasses.replace(AVX512, multiplies_pairs=True)
 NAME = "graphgrad_add_pair_product"
@@ -55,14 +59,7 @@ def agrees(inputs, output, processor=PAIRS, winograd=False, seed=0):
     """Assert that a kernel computes the same by pairs; return the scheduled function."""
     func = te.create_prim_func([*inputs, output])
     scheduled = cpu.schedule_loops(func, processor, winograd=winograd)
-    named = {"stock": func, "scheduled": scheduled}
-    mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
-    library = tvm.compile(mod, target=HOST)
-    arguments = [guarded_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
-    results = {name: guarded_tensor(values_of(output, 99)) for name in named}
-    for name, result in results.items():
-        library[name](*arguments, result)
-    expected, actual = (results[name].numpy().astype("float64") for name in named)
+    expected, actual = results_of(func, scheduled, inputs, output, seed)
     unit = 2**-7 if str(output.dtype) == "bfloat16" else 1e-5
     np.testing.assert_allclose(actual, expected, rtol=0, atol=unit * np.abs(expected).max())
     return scheduled
@@ -76,16 +73,7 @@ def is_paired(func):
 def test_random_contractions(seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(replace, "SMALL", 100)
-    cache = rng.choice([1 << 12, 1 << 15, 5 << 17])
-    costs = ContractionCosts(
-        near_bytes=cache,
-        max_partial_bytes=cache,
-        min_terms_per_part=rng.choice([8, 256]),
-        min_panel_reuse=rng.choice([1, 1536]),
-        step_cycles=rng.choice([1.0, 3.0]),
-        min_copy_reuse=rng.choice([1, 128]),
-        far_step_bytes=rng.choice([4, 1024]),
-    )
+    costs = random_costs(rng)
     monkeypatch.setattr(pairs, "_MAX_RELATIVE_COST", 100)
     inputs, output = contraction(rng, list(FORMS)[seed % 4], "bfloat16")
     if rng.random() < 0.5:

@@ -101,12 +101,10 @@ def values_of(tensor, seed):
     return values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
-@pytest.mark.parametrize("seed", range(32))
-def test_random_contractions(seed, monkeypatch):
-    rng = random.Random(seed)
-    monkeypatch.setattr(replace, "SMALL", 100)
+def random_costs(rng):
+    """Return costs by which loops are cut in every way, with caches of some kilobytes."""
     cache = rng.choice([1 << 12, 1 << 15, 5 << 17])
-    costs = ContractionCosts(
+    return ContractionCosts(
         near_bytes=cache,
         max_partial_bytes=cache,
         min_terms_per_part=rng.choice([8, 256]),
@@ -115,6 +113,25 @@ def test_random_contractions(seed, monkeypatch):
         min_copy_reuse=rng.choice([1, 128]),
         far_step_bytes=rng.choice([4, 1024]),
     )
+
+
+def results_of(func, scheduled, inputs, output, seed):
+    """Run a kernel as built and as scheduled on the same values; return both results."""
+    named = {"stock": func, "scheduled": scheduled}
+    mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
+    library = tvm.compile(mod, target=HOST)
+    arguments = [guarded_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
+    results = {name: guarded_tensor(values_of(output, 99)) for name in named}
+    for name, result in results.items():
+        library[name](*arguments, result)
+    return [results[name].numpy().astype("float64") for name in named]
+
+
+@pytest.mark.parametrize("seed", range(32))
+def test_random_contractions(seed, monkeypatch):
+    rng = random.Random(seed)
+    monkeypatch.setattr(replace, "SMALL", 100)
+    costs = random_costs(rng)
     line_bytes = rng.choice([8, 64])
     dtype = rng.choice(["float32", "float32", "float64", "float16", "bfloat16", "int32"])
     inputs, output = contraction(rng, list(FORMS)[seed % len(FORMS)], dtype)
@@ -123,13 +140,6 @@ def test_random_contractions(seed, monkeypatch):
     func = create_prim_func([*inputs, output])
     processor = dataclasses.replace(rng.choice(UNITS), contraction=costs, line_bytes=line_bytes)
     scheduled = cpu.schedule_loops(func, processor)
-    named = {"stock": func, "scheduled": scheduled}
-    mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
-    library = tvm.compile(mod, target=HOST)
-    arguments = [guarded_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
-    results = {name: guarded_tensor(values_of(output, 99)) for name in named}
-    for name, result in results.items():
-        library[name](*arguments, result)
-    expected, found = (results[name].numpy().astype("float64") for name in named)
+    expected, actual = results_of(func, scheduled, inputs, output, seed)
     bound = TOLERANCE[dtype] * np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
