@@ -44,16 +44,19 @@ def keep_step_sums(
     tensors : sequence of Tensor
         Some outputs and their gradients.
     given : sequence of Tensor
-        What need not be computed.
+        The outputs.
     steps : sequence of StackedStep
         As the derivation of the gradients has noted.
     is_worth_keeping : callable
         Whether a sum for all times is to be kept.
     """
     read = {identity(op) for op in operations(*tensors, above=given)}
+    forward = {identity(op) for op in operations(*given)}
     table: dict[Key, te.Tensor] = {}
     kept: list[te.Tensor] = []
     for noted in steps:
+        if identity(noted.scan) not in forward:
+            continue
         sums = {
             number: tensor
             for number, tensor in enumerate(noted.stages)
