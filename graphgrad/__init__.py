@@ -4,6 +4,7 @@
 """
 
 from . import fallback, loss, optim, schedule, transform
+from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
 from .check.gradients import check_grads
 from .errors import (
@@ -44,6 +45,7 @@ from .profile.profile import profile
 from .registry.rule import nondifferentiable, register_gradient
 from .report.coverage import coverage
 from .train.export import export_step
+from .train.hvp import hvp
 from .train.step import train_step
 from .train.value_and_grad import value_and_grad
 
@@ -78,6 +80,8 @@ __all__ = [
     "export_step",
     "fallback",
     "from_onnx",
+    "hvp",
+    "jvp",
     "loss",
     "nondifferentiable",
     "optim",
