@@ -46,6 +46,8 @@ from .registry.rule import nondifferentiable, register_gradient
 from .report.coverage import coverage
 from .train.export import export_step
 from .train.hvp import hvp
+from .train.jacobian import jacobian
+from .train.per_example import per_example_grads
 from .train.step import train_step
 from .train.value_and_grad import value_and_grad
 
@@ -81,10 +83,12 @@ __all__ = [
     "fallback",
     "from_onnx",
     "hvp",
+    "jacobian",
     "jvp",
     "loss",
     "nondifferentiable",
     "optim",
+    "per_example_grads",
     "pipeline",
     "profile",
     "register_gradient",

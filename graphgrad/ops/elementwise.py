@@ -346,7 +346,13 @@ _BROADCASTING = [
 # fmt: on
 
 
-@layout_rule(*(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]), "graphgrad.masked_product")
+ELEMENTWISE = frozenset(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]) | {
+    "graphgrad.masked_product"
+}
+"""Ops that compute each element of their result from one of each operand, which broadcast."""
+
+
+@layout_rule(*ELEMENTWISE)
 def elementwise_layout(site: Site) -> LaidOut | None:
     """Compute in the order that moves the fewest elements; small operands are reshaped to it."""
     tensors = [operand for operand in site.operands if isinstance(operand, Value)]

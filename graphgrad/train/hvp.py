@@ -151,7 +151,8 @@ class HessianVectorProduct(ValueAndGrad):
         DeviceError
             The device failed.
         """
-        arguments, forward, shapes = self._arguments(inputs, cotangent, seed)
+        arguments, forward, shapes = self._arguments(inputs, seed)
+        arguments += self._cotangents(forward, cotangent)
         wrt = select(forward.program, self._objective.wrt_variables)
         arguments += self._vectors(vectors, [var.ty for var in wrt])
         compiled = self._products.get(shapes, lambda: self._compile_product(forward, wrt))

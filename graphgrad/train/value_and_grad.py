@@ -146,15 +146,14 @@ class ValueAndGrad(ModelOnDevice):
         DeviceError
             The device failed.
         """
-        arguments, forward, shapes = self._arguments(inputs, cotangent, seed)
+        arguments, forward, shapes = self._arguments(inputs, seed)
+        arguments += self._cotangents(forward, cotangent)
         compiled = self._compiled.get(shapes, lambda: self._compile_gradient(forward))
         values, gradients = compiled(*arguments)
         return self._outputs(values), self._by_wrt(gradients)
 
-    def _arguments(
-        self, inputs: Inputs, cotangent: Any, seed: int
-    ) -> tuple[list[Any], Forward, Shapes]:
-        """What the gradient of a call is called with, the forward pass, and its shapes."""
+    def _arguments(self, inputs: Inputs, seed: int) -> tuple[list[Any], Forward, Shapes]:
+        """What the forward pass of a call is called with, itself, and the shapes of the inputs."""
         named_inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named_inputs.pop(TARGETS, None) if self._takes_targets(named_inputs) else None
         call_inputs = self._call_inputs(named_inputs)
@@ -165,7 +164,6 @@ class ValueAndGrad(ModelOnDevice):
             *self._targets(targets, forward),
             *self._owned(),
             *([self._staging.queue("the seed", seed_word)] if forward.seeded else []),
-            *self._cotangents(forward, cotangent),
         ]
         return arguments, forward, call_inputs.shapes
 
