@@ -197,8 +197,8 @@ class PerExampleGradients(ValueAndGrad):
             The model computes batches of one size only.
         """
         names = list(self._model.inputs)
-        firsts = {shape[0] if shape else None for shape in call_inputs.shapes}
-        if len(firsts) != 1 or None in firsts:
+        firsts = {shape[0] for shape in call_inputs.shapes if shape}
+        if len(firsts) != 1 or not all(call_inputs.shapes):
             raise InputError(
                 f"the examples lie along the first axis of each input, but their shapes are "
                 f"{dict(zip(names, call_inputs.shapes, strict=True))}"
