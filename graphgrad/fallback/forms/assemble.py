@@ -8,13 +8,13 @@ from typing import Any
 
 from tvm import te
 
-from ..cancellation import drop_canceling
 from ..contribution import Contribution
 from ..graph import Operation, is_reduction
 from ..guarded import Guarded, joined
 from ..kinds import Kind, marked
 from ..scatter import Scatter, scatter_add
 from ..walk import Expr, dtype_name
+from .cancellation import drop_canceling
 from .derive import derived
 from .piecewise import affine_pieces
 

@@ -5,7 +5,7 @@ import pytest
 from tvm import te, tirx, topi
 
 import graphgrad as gg
-from graphgrad.fallback.cancellation import drop_canceling
+from graphgrad.fallback.forms.cancellation import drop_canceling
 from graphgrad.fallback.graph import is_reduction, operations
 from tests.fallback.interpreter import evaluate
 

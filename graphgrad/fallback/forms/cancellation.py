@@ -19,12 +19,11 @@ from typing import Any, TypeAlias
 from tvm import te, tirx
 from tvm.ir import prim
 
-from .backprop import is_float
-from .constants import integer_value, is_true
-from .forms.terms import finite_factors
-from .graph import is_reduction
-from .reductions.combiner import Combination, Combiner
-from .walk import (
+from ..backprop import is_float
+from ..constants import integer_value, is_true
+from ..graph import is_reduction
+from ..reductions.combiner import Combination, Combiner
+from ..walk import (
     Expr,
     called,
     dtype_name,
@@ -36,6 +35,7 @@ from .walk import (
     loaded,
     tensor_key,
 )
+from .terms import finite_factors
 
 _MAX_NODES = 1000
 """Nodes that are looked at, at most; then nothing is proved. Chosen, not measured."""
