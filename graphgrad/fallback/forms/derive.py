@@ -98,6 +98,7 @@ class _Derivation:
         )  # fmt: skip
         # Without a sum there is nothing that a constant could be taken out of.
         is_sum = bool(self.inverse.loops)
+        self._given = contribution
         self.contribution = _read_at_element(contribution, self.element) if is_sum else contribution
         self.points = loop_points([*self.element, *self.inverse.loops])
         # A scatter also visits each element once, to write its zero.
@@ -113,6 +114,10 @@ class _Derivation:
             stage = self._contraction(inner)
             if stage is not None:
                 return self._scaled(stage, outer)
+        block = block_read(self.inverse, self.element) if self.inverse.loops else None
+        if block is not None:
+            in_block = _Derivation(narrowed(self._given, block), self.pads, self.scattered).result()
+            return None if in_block is None else placed(in_block, block, part.tensor.shape)
         most = (
             _CONTRACTION_POINTS_PER_SCATTER_POINT
             if all(map(_is_scaled_read, terms))

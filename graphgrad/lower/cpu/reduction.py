@@ -316,7 +316,7 @@ def _terms_are_vectors(stage: Stage, processor: Processor) -> bool:
     last = stage.reduced[-1]
     return (
         bool(last.extent)
-        and not stage.conditional
+        and has_uniform_conditions(stage, last)
         and _is_associative(stage)
         and _moves_smoothly(stage, last, 1)
         and _term_vector(stage, processor) > 2

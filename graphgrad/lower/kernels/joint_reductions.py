@@ -27,8 +27,8 @@ from ...ir.passes import Phase, compiler_pass
 from .contraction import reuses_operands
 from .local_values import restate_regions
 
-_MOST = 4
-"""Results of one reduction: they are kept in registers, several vectors of each."""
+_MOST = 2
+"""Results of one reduction: TVM adds up partial results (`rfactor`) of two at most."""
 
 
 @compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
@@ -108,8 +108,8 @@ def are_siblings(first: Stage, second: Stage) -> bool:
     share_input = any(
         is_among(buffer_of(load), map(buffer_of, second.loads)) for load in first.loads
     )
-    fit_registers = len(first.stores) + len(second.stores) <= _MOST
-    return are_static and loops[0] == loops[1] and share_input and fit_registers
+    are_few = len(first.stores) + len(second.stores) <= _MOST
+    return are_static and loops[0] == loops[1] and share_input and are_few
 
 
 def _joint(first_nest: Any, second_nest: Any) -> Any:
