@@ -85,3 +85,22 @@ def test_sums_that_begin_elsewhere_stay():
     runs = run([tensor(256, 32), tensor(320, 32)], [tensor(256, 33)], make=lambda _: sums)
     runs.agree()
     assert "Shuffle" not in runs.text
+
+
+def test_a_value_that_is_bound_in_a_sum():
+    @T.prim_func(s_tir=True)
+    def sums(
+        x: T.Buffer((256, 32), "float32"),
+        y: T.Buffer((320, 32), "float32"),
+        z: T.Buffer((256, 33), "float32"),
+    ):
+        for i, w, c in T.grid(256, 33, 32):
+            with T.sblock("sums"):
+                vi, vw, vc = T.axis.remap("SSR", [i, w, c])
+                with T.init():
+                    z[vi, vw] = T.float32(0)
+                both: T.let[T.float32] = x[vi, vc] * y[vi + vw, vc]
+                z[vi, vw] = z[vi, vw] + both * both
+
+    runs = run([tensor(256, 32), tensor(320, 32)], [tensor(256, 33)], make=lambda _: sums)
+    runs.agree()
