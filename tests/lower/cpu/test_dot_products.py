@@ -5,7 +5,10 @@ import pytest
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from tests.lower.kernel_programs import run, tensor
+from graphgrad.ir.kernel_structure import stages
+from graphgrad.lower.cpu.contraction.replace import blocks_of
+from graphgrad.lower.cpu.dot_products import nest_of
+from tests.lower.kernel_programs import UNIT, run, tensor
 
 
 def banded(length, band, width, dtype="float32"):
@@ -102,5 +105,7 @@ def test_a_value_that_is_bound_in_a_sum():
                 both: T.let[T.float32] = x[vi, vc] * y[vi + vw, vc]
                 z[vi, vw] = z[vi, vw] + both * both
 
+    (stage,) = stages(sums)
+    assert nest_of(stage, blocks_of(sums.body), UNIT) is None
     runs = run([tensor(256, 32), tensor(320, 32)], [tensor(256, 33)], make=lambda _: sums)
     runs.agree()
