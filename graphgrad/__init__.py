@@ -4,6 +4,7 @@
 """
 
 from . import fallback, loss, optim, schedule, transform
+from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
 from .check.gradients import check_grads
 from .errors import (
@@ -44,6 +45,9 @@ from .profile.profile import profile
 from .registry.rule import nondifferentiable, register_gradient
 from .report.coverage import coverage
 from .train.export import export_step
+from .train.hvp import hvp
+from .train.jacobian import jacobian
+from .train.per_example import per_example_grads
 from .train.step import train_step
 from .train.value_and_grad import value_and_grad
 
@@ -78,9 +82,13 @@ __all__ = [
     "export_step",
     "fallback",
     "from_onnx",
+    "hvp",
+    "jacobian",
+    "jvp",
     "loss",
     "nondifferentiable",
     "optim",
+    "per_example_grads",
     "pipeline",
     "profile",
     "register_gradient",

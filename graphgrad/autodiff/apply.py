@@ -13,10 +13,12 @@ from tvm import relax
 
 from ..errors import RuleError
 from ..ir.attributes import Attributes
-from ..ir.calls import data_of
-from ..ir.tensor import Emitter, Tensor, is_float
+from ..ir.calls import data_of, with_data
+from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ops import functional as op
+from ..ops.elementwise import masked_product
 from ..registry.rule import Rule
+from .nested import shaped_like
 
 Cotangent = Any
 """A `Tensor`, a list of cotangents for a tuple, or None for zero: nothing was contributed."""
@@ -52,11 +54,7 @@ def apply_rule(
     """
     inputs = [emitter.lift(argument) for argument in data_of(call)]
     results = _answer(rule, inputs, emitter.lift(output), cotangent, Attributes(call.attrs))
-    if len(results) != len(inputs):
-        raise RuleError(
-            f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) for "
-            f"{len(inputs)} input(s); return one for each, None where not differentiable"
-        )
+    _check_count(rule, results, inputs)
     if rule.kind == "elementwise":
         results = [
             _product(cotangent, partial, rule.singular) if needed and partial is not None else None
@@ -66,6 +64,92 @@ def apply_rule(
         _fit_result(rule, emitter, index, result, primal) if needed else None
         for index, (result, primal, needed) in enumerate(zip(results, inputs, wanted, strict=True))
     ]
+
+
+def apply_forward(
+    rule: Rule,
+    emitter: Emitter,
+    call: relax.Call,
+    output: Any,
+    tangents: Sequence[Cotangent],
+) -> Cotangent:
+    """The tangent of a call's result, by an elementwise, linear or bilinear rule.
+
+    Parameters
+    ----------
+    rule : Rule
+    emitter : Emitter
+    call, output
+        As of `apply_rule`.
+    tangents : sequence of Cotangent
+        Those of the call's data; at least one is not None.
+
+    Raises
+    ------
+    RuleError
+        The rule returned what does not fit the call's arguments.
+    """
+    if rule.kind == "elementwise":
+        return _sum_of_products(rule, emitter, call, emitter.lift(output), tangents)
+    inputs = [emitter.lift(argument) for argument in data_of(call)]
+    if rule.kind == "bilinear":
+        calls = [
+            with_data(call, [*inputs[:index], tangent, *inputs[index + 1 :]])
+            for index, tangent in enumerate(tangents)
+            if tangent is not None
+        ]
+        first, *further = map(emitter.emit, calls)
+        return first + further[0] if further else first
+    # What has a cotangent has a tangent; a table of positions, or the shape of a like, stays.
+    active = _active_inputs(rule, emitter, call, inputs, output)
+    pairs = zip(tangents, active, strict=True)
+    if all(tangent is None for tangent, is_active in pairs if is_active):
+        return None
+    data = [
+        _whole(tangent, primal) if is_active else primal
+        for tangent, primal, is_active in zip(tangents, inputs, active, strict=True)
+    ]
+    return emitter.emit(with_data(call, data))
+
+
+def _sum_of_products(
+    rule: Rule,
+    emitter: Emitter,
+    call: relax.Call,
+    output: Tensor,
+    tangents: Sequence[Cotangent],
+) -> Cotangent:
+    """The tangent by an elementwise rule: Σ ẋ · ∂y/∂x."""
+    inputs = [emitter.lift(argument) for argument in data_of(call)]
+    partials = _answer(rule, inputs, output, None, Attributes(call.attrs))
+    _check_count(rule, partials, inputs)
+    total = None
+    for tangent, partial in zip(tangents, partials, strict=True):
+        if tangent is not None and partial is not None:
+            term = _product(tangent, partial, rule.singular)
+            total = term if total is None else total + term
+    if total is None:
+        return None
+    return op.broadcast_to(total, output.shape).astype(output.dtype)
+
+
+def _active_inputs(
+    rule: Rule, emitter: Emitter, call: relax.Call, inputs: list[Any], output: Any
+) -> list[bool]:
+    """For which inputs a linear rule returns a cotangent."""
+    if len(inputs) == 1:
+        return [True]
+    zero = shaped_like(output.ty, lambda ty: emitter.full(0.0, type_shape(ty), str(ty.dtype)))
+    results = _answer(rule, inputs, emitter.lift(output), zero, Attributes(call.attrs))
+    return [result is not None for result in results]
+
+
+def _whole(tangent: Cotangent, primal: Any) -> Any:
+    """A tangent with zeros in the places that have none."""
+    if isinstance(primal, list):
+        parts = [None] * len(primal) if tangent is None else tangent
+        return [_whole(part, item) for part, item in zip(parts, primal, strict=True)]
+    return _zero(primal) if tangent is None else tangent
 
 
 def _answer(
@@ -92,11 +176,20 @@ def _answer(
     return results if isinstance(results, tuple) else (results,)
 
 
+def _check_count(rule: Rule, results: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Raise `RuleError` unless a rule returned one result for each input."""
+    if len(results) != len(inputs):
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) for "
+            f"{len(inputs)} input(s); return one for each, None where not differentiable"
+        )
+
+
 def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
     """The product ct · partial; of a singular rule, 0 · ∞ and 0 · NaN are 0."""
     if not singular or ct.fill is not None or not isinstance(partial, Tensor):
         return ct * partial
-    return op.masked_product(ct, partial)
+    return masked_product(ct, partial)
 
 
 def _type_only(value: Any) -> Any:

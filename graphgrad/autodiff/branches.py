@@ -6,11 +6,12 @@ handed over from inside a branch: in a run that takes the other branch it would 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax
 
-from ..ir.program import Program, emit_program, variables_in
+from ..ir.program import Program, variables_in
 from ..ir.tensor import Emitter, expression_of
 from ..tvm_fixes.hooks import begin_block, end_block
 
@@ -47,25 +48,19 @@ def _bound(binding: Any) -> Any:
     return binding if isinstance(binding, relax.MatchCast) else binding.value
 
 
-def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
-    """A branch as a new sequence: the bindings of a program, and the gradients behind them.
+def emit_branch(emitter: Emitter, body: Callable[[], Any]) -> Any:
+    """A branch as a new sequence.
 
     Parameters
     ----------
     emitter : Emitter
-    program : Program
-    environment : dict
-        From the variables of the outer program to their emitted values.
-    sweep : callable
-        Given the environment extended by the branch's variables, emits the gradients, and returns
-        the values of the sequence as a list of `Tensor`.
+    body : callable
+        Emits its bindings, and returns its value: a (nested) list of tensors.
     """
     builder = emitter.builder
     begin_block(builder)
     try:
-        arguments = [environment.get(var, var) for var in program.params]
-        values = sweep({**environment, **emit_program(program, builder, arguments)})
-        result = builder.emit(expression_of(values))
+        result = builder.emit(expression_of(body()))
     finally:
         # Also after an error, which would otherwise leave the builder inside of the branch.
         block = end_block(builder)

@@ -214,7 +214,7 @@ class _Sweep:
             any(source in self.activity.varied for source in variables_in(argument))
             for argument in data_of(value)
         ]
-        with self.emitter.at(_span(value, rule), f"{var.name}_ct"):
+        with self.emitter.at(span_of_rule(value, rule), f"{var.name}_ct"):
             output = environment[var]
             results = apply_rule(rule, self.emitter, call, output, cotangent, needs_cotangent)
             if self.mutations is not None:
@@ -233,16 +233,19 @@ class _Sweep:
             if source in self.activity.varied and has_cotangent(source.ty)
         ]
         emitter = self.emitter
-        with emitter.at(_span(value, self.activity.rules[var]), f"{var.name}_ct"):
+        with emitter.at(span_of_rule(value, self.activity.rules[var]), f"{var.name}_ct"):
             seed = materialized(cotangent)
 
             def branch(program: Program) -> Any:
                 expanded, activity = expand(program, sources)
 
-                def sweep(environment: dict[Any, Any]) -> list[Any]:
+                def body() -> list[Any]:
+                    arguments = [self.environment.get(param, param) for param in expanded.params]
+                    inner = emit_program(expanded, emitter.builder, arguments)
+                    environment = {**self.environment, **inner}
                     return backward(emitter, expanded, environment, activity, seed, sources)
 
-                return emit_branch(emitter, expanded, self.environment, sweep)
+                return emit_branch(emitter, body)
 
             branches = map(branch, branch_programs(self.program, value))
             condition = substitute(value.cond, self.environment)
@@ -266,7 +269,7 @@ class _Sweep:
         return self.emitter.full(0.0, type_shape(ty), str(ty.dtype))
 
 
-def _span(value: Any, rule: Rule) -> Any:
+def span_of_rule(value: Any, rule: Rule) -> Any:
     """The span of a gradient: the node of the primal, and the origin of its rule.
 
     Where a call stands in the form of a composite, a rule of graphgrad's for it counts as of the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -13,8 +13,8 @@ from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter
 from .accumulate import Accumulators, GradReq, leaves, unique_name
-from .activity import Wrt, has_cotangent, select
-from .apply import Cotangent
+from .activity import Wrt, select
+from .nested import float_types, shaped_like
 from .reverse import Gradients
 
 
@@ -95,20 +95,11 @@ def vjp_of_program(
     """
     taken = [param.name for param in program.params]
     accumulators = Accumulators(wrt, grad_req, taken)
-    types = list(_float_types(program.result.ty))
-    if not types:
-        raise NotDifferentiableError(
-            f"{program.name!r} returns no float tensor, so it has no gradient"
-        )
-    names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
-    cotangents = [
-        relax.Var(unique_name(name, taken), ty) for name, ty in zip(names, types, strict=True)
-    ]
+    cotangents = cotangent_params(program, taken)
     derivative = Gradients(program, accumulators.wrt)
 
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)
-        # It visits the float outputs in the order in which `_float_types` yields them.
         seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
         result, gradients = derivative.emit(emitter, seed)
         return result, accumulators.added(emitter, gradients)
@@ -119,17 +110,24 @@ def vjp_of_program(
     return accumulators.donated(written, name, leaves(program.result.ty))
 
 
-def _float_types(ty: Any) -> Any:
-    """Yield the types of the float tensors in a value of a type, in order."""
-    if isinstance(ty, relax.TupleType):
-        for item in ty.fields:
-            yield from _float_types(item)
-    elif has_cotangent(ty):
-        yield ty
+def cotangent_params(program: Program, taken: list[str]) -> list[Any]:
+    """A new parameter for the cotangent of each float tensor that a program returns.
 
+    Parameters
+    ----------
+    program : Program
+    taken : list of str
+        Names that they must not have; it is extended by theirs.
 
-def shaped_like(ty: Any, leaf: Callable[[Any], Cotangent]) -> Cotangent:
-    """Build a cotangent nested like a type; None for members that have no cotangent."""
-    if isinstance(ty, relax.TupleType):
-        return [shaped_like(item, leaf) for item in ty.fields]
-    return leaf(ty) if has_cotangent(ty) else None
+    Raises
+    ------
+    NotDifferentiableError
+        It returns none.
+    """
+    types = list(float_types(program.result.ty))
+    if not types:
+        raise NotDifferentiableError(
+            f"{program.name!r} returns no float tensor, so it has no gradient"
+        )
+    names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
+    return [relax.Var(unique_name(name, taken), ty) for name, ty in zip(names, types, strict=True)]

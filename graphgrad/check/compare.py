@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,12 @@ from ..ir.tensor import is_float
 from .differences import FLOAT32, FLOAT64, HALF, Kink, Line, Precision, Verdict, judge, measure
 
 Arrays = list[np.ndarray]
+
+Tangents = Callable[[Arrays], Arrays]
+"""Maps a tangent of each differentiated input to those of the float outputs, at one point."""
+
+MODES = ("fwd", "rev")
+"""Forward and reverse mode."""
 
 _DIRECTIONS = 2
 """Random directions along which each input's gradient is compared."""
@@ -89,6 +95,8 @@ def compare_gradients(
     positions: Sequence[int] | None = None,
     precision: Precision | None = None,
     tolerances: Tolerances = DEFAULT,
+    tangents: Tangents | None = None,
+    modes: Sequence[str] = ("rev",),
 ) -> list[InputCheck]:
     """Compare gradients with differences of a function along random directions.
 
@@ -112,6 +120,11 @@ def compare_gradients(
     precision : Precision, optional
         By default that of the arrays' dtypes.
     tolerances : Tolerances
+    tangents : callable, optional
+        Forward mode at these inputs.
+    modes : sequence of str, of `MODES`
+        What is compared: gradients, derivatives by `tangents`, or both, which then also must agree
+        with each other.
 
     Returns
     -------
@@ -126,12 +139,35 @@ def compare_gradients(
     comparison = Comparison(function, inputs, cotangents, label, names, precision, tolerances)
     positions = float_positions(inputs) if positions is None else positions
     comparison.check_types(positions, gradients)
+    forward = _forward_derivative(inputs, positions, cotangents, tangents)
     # A gradient much smaller than all others is judged by their size: it may be rounding alone.
     floor = 1e-6 * float(np.sqrt(sum(_norm(gradient) ** 2 for gradient in gradients)))
     return [
-        comparison.along_directions(position, gradient, floor, generator)
+        comparison.along_directions(position, gradient, floor, generator, forward, modes)
         for position, gradient in zip(positions, gradients, strict=True)
     ]
+
+
+Forward = Callable[[int, np.ndarray], float]
+"""The derivative of the weighted outputs along a direction of one input, by forward mode."""
+
+
+def _forward_derivative(
+    inputs: Arrays, positions: Sequence[int], cotangents: Arrays, tangents: Tangents | None
+) -> Forward | None:
+    """Forward mode for outputs that are weighted with cotangents; None without it."""
+    if tangents is None:
+        return None
+
+    def derivative(position: int, direction: np.ndarray) -> float:
+        seeds = [
+            direction.astype(inputs[p].dtype) if p == position else np.zeros_like(inputs[p])
+            for p in positions
+        ]
+        pairs = zip(tangents(seeds), cotangents, strict=True)
+        return float(sum(_product(tangent.astype("float64"), ct) for tangent, ct in pairs))
+
+    return derivative
 
 
 class Comparison:
@@ -174,7 +210,13 @@ class Comparison:
                 )
 
     def along_directions(
-        self, position: int, gradient: np.ndarray, floor: float, generator: np.random.Generator
+        self,
+        position: int,
+        gradient: np.ndarray,
+        floor: float,
+        generator: np.random.Generator,
+        forward: Forward | None = None,
+        modes: Sequence[str] = ("rev",),
     ) -> InputCheck:
         """Compare one gradient along random directions; `floor` bounds its scale from below."""
         gradient = gradient.astype("float64")
@@ -185,13 +227,39 @@ class Comparison:
             direction = generator.uniform(-1, 1, gradient.shape)
             # No difference can be taken along an element that is infinite, such as a mask's −∞.
             direction = np.where(np.isfinite(self._inputs[position]), direction, 0.0)
-            derivative = _product(gradient, direction)
-            verdict = self._judge(self._line(position, direction), derivative, scale)
-            if not verdict.agrees:
-                raise self._mismatch(position, gradient, derivative, verdict)
-            worst = max(worst, verdict.error)
-            kink = verdict.kink or kink
+            # In the dtype of the input, in which forward mode takes it.
+            direction = direction.astype(self._inputs[position].dtype).astype("float64")
+            derivatives = {}
+            if "rev" in modes:
+                derivatives["the gradient"] = _product(gradient, direction)
+            if forward is not None and "fwd" in modes:
+                derivatives["forward mode"] = forward(position, direction)
+            # Also where the point is a kink, of which differences tell nothing.
+            self._check_agreement(position, derivatives, scale)
+            for source, derivative in derivatives.items():
+                verdict = self._judge(self._line(position, direction), derivative, scale)
+                if not verdict.agrees:
+                    raise self._mismatch(position, gradient, derivative, verdict, source)
+                worst = max(worst, verdict.error)
+                kink = verdict.kink or kink
         return InputCheck(self.name(position), worst, kink)
+
+    def _check_agreement(
+        self, position: int, derivatives: Mapping[str, float], scale: float
+    ) -> None:
+        """Raise `GradientMismatch` if both modes differ by more than rounding."""
+        if len(derivatives) < 2:
+            return
+        reverse, forward = derivatives.values()
+        rtol = self._precision.rtol if self._tolerances.rtol is None else self._tolerances.rtol
+        if not abs(reverse - forward) <= rtol * max(abs(reverse), scale):
+            raise GradientMismatch(
+                f"{self._label}: along a random direction of {self.name(position)} forward mode "
+                f"gives {forward:.12g}, the gradient gives {reverse:.12g}",
+                input=self.name(position),
+                expected=reverse,
+                given=forward,
+            )
 
     def elements(self, position: int, gradient: np.ndarray, of: str) -> None:
         """Compare every partial derivative of an input; raise `GradientMismatch` at the first."""
@@ -238,21 +306,29 @@ class Comparison:
         return line
 
     def _mismatch(
-        self, position: int, gradient: np.ndarray, derivative: float, verdict: Verdict
+        self,
+        position: int,
+        gradient: np.ndarray,
+        derivative: float,
+        verdict: Verdict,
+        source: str = "the gradient",
     ) -> GradientMismatch:
         """The error of a directional derivative that is wrong; it names the worst element."""
         difference = verdict.slope.value
         text = (
             f"{self._label}: along a random direction of {self.name(position)} finite differences "
-            f"give {difference:.12g}, the gradient gives {derivative:.12g}"
+            f"give {difference:.12g}, {source} gives {derivative:.12g}"
         )
         if verdict.kink == "exact":
             text += (
                 f"; the point is a kink: the slope is {verdict.slope.left:.6g} on one side and "
                 f"{verdict.slope.right:.6g} on the other"
             )
-        index, difference, given = self._worst_element(position, gradient, verdict.slope.step)
-        text += f"; at element {index} they give {difference:.12g} and {given:.12g}"
+        index: tuple[int, ...] | None = None
+        given = derivative
+        if source == "the gradient":
+            index, difference, given = self._worst_element(position, gradient, verdict.slope.step)
+            text += f"; at element {index} they give {difference:.12g} and {given:.12g}"
         return GradientMismatch(
             text,
             input=self.name(position),

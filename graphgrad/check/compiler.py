@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..autodiff.jvp import jvp
 from ..autodiff.vjp import vjp
 from .compare import Arrays
 from .machine import Machine, UncompilableError
@@ -44,9 +45,15 @@ class Compiled:
 
 
 def compile_function(
-    mod: tvm.IRModule, name: str, positions: Sequence[int], order: int
+    mod: tvm.IRModule,
+    name: str,
+    positions: Sequence[int],
+    order: int,
+    modes: Sequence[str] = ("rev",),
 ) -> Compiled:
     """Compile a function with its vjp, and the vjp of that with order 2.
+
+    With forward mode, each function that has a vjp has a jvp, too.
 
     Parameters
     ----------
@@ -55,6 +62,7 @@ def compile_function(
     positions : sequence of int
         The parameters that are differentiated.
     order : 1 or 2
+    modes : sequence of str
 
     Raises
     ------
@@ -65,10 +73,12 @@ def compile_function(
     note = "; ".join(obstacles)
     if not obstacles:
         try:
-            return Compiled(Machine(_differentiated(promoted, {name: positions}, order)), name)
+            machine = Machine(_differentiated(promoted, {name: positions}, order, modes))
+            return Compiled(machine, name)
         except UncompilableError as error:
             note = f"in float64 it {error}"
-    return Compiled(Machine(_differentiated(mod, {name: positions}, order)), name, False, note)
+    machine = Machine(_differentiated(mod, {name: positions}, order, modes))
+    return Compiled(machine, name, False, note)
 
 
 class PartCompiler:
@@ -80,9 +90,10 @@ class PartCompiler:
         For each part what it shares with those that are equal to it.
     """
 
-    def __init__(self, parts: Sequence[Part], order: int):
+    def __init__(self, parts: Sequence[Part], order: int, modes: Sequence[str] = ("rev",)):
         self._parts = parts
         self._order = order
+        self._modes = modes
         self.keys = [_key(part) for part in parts]
         self._compiled: dict[Any, Compiled] = {}
 
@@ -107,14 +118,14 @@ class PartCompiler:
             joint, _ = promote_to_float64(joint)
             positions = {parts[key].name: parts[key].positions for key in promotable}
             try:
-                machine = Machine(_differentiated(joint, positions, self._order))
+                machine = Machine(_differentiated(joint, positions, self._order, self._modes))
                 self._compiled |= {key: Compiled(machine, parts[key].name) for key in promotable}
             except UncompilableError:  # because of one: compiled alone below, it shows which
                 promotable = []
         for key, part in parts.items():
             if key not in promotable:
                 self._compiled[key] = compile_function(
-                    part.mod, part.name, part.positions, self._order
+                    part.mod, part.name, part.positions, self._order, self._modes
                 )
 
 
@@ -125,24 +136,28 @@ def _key(part: Part) -> Any:
 
 
 def _differentiated(
-    mod: tvm.IRModule, positions: Mapping[str, Sequence[int]], order: int
+    mod: tvm.IRModule,
+    positions: Mapping[str, Sequence[int]],
+    order: int,
+    modes: Sequence[str],
 ) -> tvm.IRModule:
     """Some functions of a module with their gradients, each by the positions given for it.
 
     They are added to one module one after another, so that no two kernels get the same name.
     """
     names = []
-    for name, wrt_positions in positions.items():
-        params = mod[name].params
-        mod = vjp(mod, name, wrt=[params[position] for position in wrt_positions])
-        names += [name, f"{name}_vjp"]
-        if order == 2:
-            params_of_vjp = mod[names[-1]].params
+    for root, wrt_positions in positions.items():
+        name, chosen = root, list(wrt_positions)
+        names.append(name)
+        for _ in range(order):
+            params = mod[name].params
+            wrt = [params[position] for position in chosen]
+            if "fwd" in modes:
+                mod = jvp(mod, name, wrt=wrt)
+                names.append(f"{name}_jvp")
+            mod = vjp(mod, name, wrt=wrt)
+            name = f"{name}_vjp"
+            names.append(name)
             # With respect to the same values and to all cotangents, as `check_orders` expects.
-            wrt = [
-                *(params_of_vjp[position] for position in wrt_positions),
-                *params_of_vjp[len(params) :],
-            ]
-            mod = vjp(mod, names[-1], wrt=wrt)
-            names.append(f"{names[-1]}_vjp")
+            chosen += range(len(params), len(mod[name].params))
     return relax.transform.DeadCodeElimination(names)(mod)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ class Settings:
     tolerances: Tolerances = DEFAULT
     jacobian: bool = False
     seed: int = 0
+    modes: Sequence[str] = ("rev",)
 
 
 def check_function(
@@ -66,7 +67,7 @@ def check_function(
     positions = [names.index(name) for name in subject.wrt]
     # The last part is the whole, so that of a small function there is one compilation.
     whole = Part(subject.name, None, "", [], subject.mod, program.params, positions)
-    compiler = PartCompiler([*parts, whole], settings.order)
+    compiler = PartCompiler([*parts, whole], settings.order, settings.modes)
     speeds = _Speeds()
     for index, part in enumerate(parts):
         progress(index, total, part.label)
@@ -143,6 +144,7 @@ class _Run:
                 names=self.names,
                 tolerances=settings.tolerances,
                 jacobian=settings.jacobian,
+                modes=settings.modes,
             )
         except GradientMismatch as error:
             error.op, error.node = self.op, self.node

@@ -14,7 +14,7 @@ from ..frontend.model import Model
 from ..ir.callables import location_of
 from ..ir.tensor import is_float
 from ..registry.rule import find, user_rule
-from .compare import Arrays, Tolerances, float_positions, precision_of
+from .compare import MODES, Arrays, Tolerances, float_positions, precision_of
 from .functions import Settings, check_function
 from .point import Differentiated, check_at
 from .result import GradientCheck, PartCheck
@@ -65,8 +65,9 @@ def check_grads(
         gradient, which is then not checked.
     order : 1 or 2
         With 2, the gradient's gradient is checked too. A given pair of numpy functions has none.
-    modes : ("rev",)
-        Forward mode is not served yet.
+    modes : sequence of "fwd" and "rev"
+        ``"rev"``: gradients, of `vjp` or `te_gradient`; ``"fwd"``: tangents, of `jvp` or `te_jvp`;
+        with both it is checked, too, that they agree. A given backward pass has no forward mode.
     rtol : float, optional
         Relative error that passes: 1e-8 in float64, 1e-3 in float32, 5e-2 in half precision. It is
         relative to the largest of the derivative, the norm of the input's gradient and 1e-6 of the
@@ -104,8 +105,8 @@ def check_grads(
     >>> gg.check_grads((topi.nn.softmax(x), x))
     >>> gg.check_grads(np.sin, [x], backward=lambda xs, ys, cts: [cts[0] * np.cos(xs[0])])
     """
-    _check_choices(order, modes)
-    settings = Settings(order, Tolerances(rtol, atol), jacobian, seed)
+    _check_choices(order, modes, backward)
+    settings = Settings(order, Tolerances(rtol, atol), jacobian, seed, tuple(modes))
     expressions, arrays = _tensor_expressions(subject, inputs)
     if expressions is not None:
         return check_expressions(expressions, arrays, settings, backward)
@@ -125,13 +126,19 @@ def check_grads(
     return _all_agree(_relax_subject(subject, inputs, generator), settings)
 
 
-def _check_choices(order: int, modes: Sequence[str]) -> None:
+def _check_choices(order: int, modes: Sequence[str], backward: Any) -> None:
     """Raise `ArgumentError` unless the order and the modes are served."""
     if order not in (1, 2) or isinstance(order, bool):
         raise ArgumentError(f"order={order!r}: expected 1 or 2")
-    if isinstance(modes, str) or tuple(modes) != ("rev",):
+    is_valid = isinstance(modes, list | tuple) and modes and all(mode in MODES for mode in modes)
+    if not is_valid or len(set(modes)) != len(modes):
         raise ArgumentError(
-            f"modes={modes!r} is not served yet; only ('rev',), the reverse mode, is"
+            f"modes={modes!r}: give a sequence of 'fwd', the forward mode, and 'rev', the reverse "
+            "mode, each at most once"
+        )
+    if backward is not None and "fwd" in modes:
+        raise ArgumentError(
+            f"modes={modes!r}: a given backward function has no forward mode; leave 'fwd' out"
         )
 
 
@@ -192,7 +199,9 @@ def _check_rule(op: str, settings: Settings) -> GradientCheck:
             "samples=[graphgrad.registry.sample(...)]"
         )
     cases = [(rule, sample) for sample in rule.samples]
-    checker = RuleChecker(cases, settings.order, settings.tolerances, settings.jacobian)
+    checker = RuleChecker(
+        cases, settings.order, settings.tolerances, settings.jacobian, modes=settings.modes
+    )
     where = user_rule(rule)
     parts = [
         PartCheck(

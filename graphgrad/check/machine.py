@@ -70,6 +70,10 @@ class Machine:
         """The gradients of a function for given cotangents of its float results."""
         return flat(self._vm[f"{name}_vjp"](*map(to_tensor, [*inputs, *cotangents]))[1])
 
+    def tangents(self, name: str, inputs: Arrays, tangents: Arrays) -> Arrays:
+        """The tangents of a function's float results for given ones of differentiated inputs."""
+        return flat(self._vm[f"{name}_jvp"](*map(to_tensor, [*inputs, *tangents]))[1])
+
 
 def _is_small(mod: tvm.IRModule) -> bool:
     """Whether the tensors of all functions are of constant shapes, and small together."""

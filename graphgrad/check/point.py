@@ -15,6 +15,7 @@ from .compare import (
     Arrays,
     Comparison,
     InputCheck,
+    Tangents,
     Tolerances,
     compare_gradients,
     draw_cotangents,
@@ -28,13 +29,16 @@ _JACOBIAN_LIMIT = 2048
 
 
 class Functions(Protocol):
-    """Functions by name, each with ``<name>_vjp`` beside it."""
+    """Functions by name, each with ``<name>_vjp`` beside it, and ``<name>_jvp`` if asked for."""
 
     def run(self, name: str, inputs: Arrays) -> Arrays:
         """The float results of a function."""
 
     def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
         """The gradients of a function for given cotangents of its float results."""
+
+    def tangents(self, name: str, inputs: Arrays, tangents: Arrays) -> Arrays:
+        """The tangents of a function's float results for given ones of differentiated inputs."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Differentiated:
     names : sequence of str or None
         Of all inputs.
     precision : Precision
+    tangents : callable or None
+        ``tangents(inputs, tangents)`` returns one for each float output, given one for each of
+        `positions`.
+    modes : sequence of str
+        What is checked, of `compare.MODES`.
     """
 
     run: Callable[..., Arrays]
@@ -59,6 +68,8 @@ class Differentiated:
     positions: Sequence[int]
     names: Sequence[str] | None = None
     precision: Precision = FLOAT64
+    tangents: Callable[[Arrays, Arrays], Arrays] | None = None
+    modes: Sequence[str] = ("rev",)
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,7 @@ def check_orders(
     tolerances: Tolerances = DEFAULT,
     jacobian: bool = False,
     strict: bool = False,
+    modes: Sequence[str] = ("rev",),
 ) -> list[InputCheck]:
     """Check a compiled function to first order, and its vjp too with order 2.
 
@@ -126,7 +138,8 @@ def check_orders(
     ----------
     machine : Functions
         With ``<name>_vjp``, and with order 2 ``<name>_vjp_vjp``, which differentiates with respect
-        to the same values and all cotangents.
+        to the same values and all cotangents. For forward mode, each function that has a vjp has a
+        ``_jvp`` beside it, with respect to the same values.
     positions : sequence of int, optional
         The differentiated inputs; by default all floats.
 
@@ -137,7 +150,7 @@ def check_orders(
     positions = float_positions(point) if positions is None else positions
     checks: list[InputCheck] = []
     for level in range(1, order + 1):
-        function = _of_machine(machine, name, point, positions, names)
+        function = _of_machine(machine, name, point, positions, names, modes)
         order_label = f"{label}, order {level}"
         checked = check_at(
             function, point, generator, order_label, tolerances, jacobian=jacobian, strict=strict
@@ -158,6 +171,7 @@ def _of_machine(
     point: Arrays,
     positions: Sequence[int],
     names: Sequence[str] | None,
+    modes: Sequence[str],
 ) -> Differentiated:
     """A function of a machine with its gradient."""
     return Differentiated(
@@ -166,6 +180,8 @@ def _of_machine(
         positions,
         names,
         precision_of(point),
+        lambda inputs, tangents: machine.tangents(name, inputs, tangents),
+        modes,
     )
 
 
@@ -206,10 +222,20 @@ def _check(
         positions=function.positions,
         precision=function.precision,
         tolerances=tolerances,
+        tangents=_tangents_at(function, point),
+        modes=function.modes,
     )
     if jacobian:
         _check_jacobian(function, point, cotangents, label, tolerances)
     return Checked(checks, point, cotangents)
+
+
+def _tangents_at(function: Differentiated, point: Arrays) -> Tangents | None:
+    """Forward mode of a function at a point; None where it is not checked."""
+    forward = function.tangents
+    if forward is None or "fwd" not in function.modes:
+        return None
+    return lambda tangents: forward(point, tangents)
 
 
 def _check_jacobian(

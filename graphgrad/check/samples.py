@@ -13,6 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..autodiff.jvp import jvp
 from ..autodiff.vjp import vjp
 from ..errors import GradientMismatch
 from ..ops.define import call_op
@@ -39,6 +40,7 @@ class RuleChecker:
         Compare every partial derivative, in place of derivatives along random directions alone.
     rules : "auto" or "derived"
         Which gradients are checked, see `graphgrad.vjp`.
+    modes : sequence of "fwd" and "rev"
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class RuleChecker:
         tolerances: Tolerances = DEFAULT,
         jacobian: bool = False,
         rules: str = "auto",
+        modes: Sequence[str] = ("rev",),
     ):
         self.cases = list(cases)
+        self._modes = modes
         self.order = order
         self._tolerances = tolerances
         self._jacobian = jacobian
@@ -57,9 +61,11 @@ class RuleChecker:
         for index, (rule, sample) in enumerate(self.cases):
             mod.update(sample_module(rule.op, sample, f"case{index}"))
             # In one module: kernels that are derived get names that no other has.
-            mod = vjp(mod, f"case{index}", rules=rules)
-            if order == 2 and sample.second_order:
-                mod = vjp(mod, f"case{index}_vjp", rules=rules)
+            for level in range(order if sample.second_order else 1):
+                name = f"case{index}" + level * "_vjp"
+                if "fwd" in modes:
+                    mod = jvp(mod, name, rules=rules)
+                mod = vjp(mod, name, rules=rules)
         self._machine = Machine(mod, UNOPTIMIZED)
 
     def check(self, index: int, seed: int = 0) -> list[InputCheck]:
@@ -86,6 +92,7 @@ class RuleChecker:
                 tolerances=self._tolerances,
                 jacobian=self._jacobian,
                 strict=True,
+                modes=self._modes,
             )
         except GradientMismatch as error:
             error.op = rule.op

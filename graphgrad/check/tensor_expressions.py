@@ -13,6 +13,7 @@ from tvm import te
 from ..errors import ArgumentError, GradientMismatch, InputError, NotDifferentiableError
 from ..fallback.gradient import te_gradient
 from ..fallback.graph import listed, operations, outputs_of, rewritten
+from ..fallback.jvp import te_jvp
 from ..fallback.walk import tensor_key
 from ..ir.arrays import to_numpy
 from ..ir.callables import location_of
@@ -114,9 +115,16 @@ def expressions_of(outputs: Any, inputs: Any) -> Expressions:
 
 
 def programs_of(
-    subject: Expressions, name: str, order: int, backward: Backward | None = None
+    subject: Expressions,
+    name: str,
+    order: int,
+    backward: Backward | None = None,
+    modes: Sequence[str] = ("rev",),
 ) -> dict[str, Program]:
-    """A function of the float outputs, its vjp, and the vjp of that with order 2."""
+    """A function of the float outputs, its vjp, and the vjp of that with order 2.
+
+    With forward mode, each function that has a vjp has a jvp, too.
+    """
     outputs = [tensor for tensor in subject.outputs if is_float(str(tensor.dtype))]
     parameters = subject.placeholders
     programs = {name: Program(parameters, outputs)}
@@ -131,6 +139,13 @@ def programs_of(
             gradients = _given(backward, subject, heads)
         else:
             gradients = te_gradient(outputs, wrt, heads)
+        if "fwd" in modes:
+            seeds = [
+                te.placeholder(tensor.shape, str(tensor.dtype), name=f"tangent{level}_{number}")
+                for number, tensor in enumerate(wrt)
+            ]
+            tangents = te_jvp(outputs, wrt, seeds)
+            programs[f"{name}_jvp"] = Program([*parameters, *seeds], tangents)
         name = f"{name}_vjp"
         parameters, wrt, outputs = [*parameters, *heads], [*wrt, *heads], gradients
         programs[name] = Program(parameters, outputs)
@@ -147,7 +162,8 @@ def check_expressions(
     GradientMismatch
     """
     point = _point(subject, arrays, np.random.default_rng(settings.seed))
-    machine = TensorMachine(programs_of(subject, "main", settings.order, backward))
+    programs = programs_of(subject, "main", settings.order, backward, settings.modes)
+    machine = TensorMachine(programs)
     point = machine.point(point)
     where = "" if backward is None else f", by backward at {location_of(backward)}"
     try:
@@ -162,6 +178,7 @@ def check_expressions(
             names=[tensor.op.name for tensor in subject.placeholders],
             tolerances=settings.tolerances,
             jacobian=settings.jacobian,
+            modes=settings.modes,
         )
     except GradientMismatch as error:
         error.op = subject.label

@@ -34,11 +34,12 @@ class Program:
 
 
 class TensorMachine:
-    """Compiled programs ``<name>``, each beside ``<name>_vjp`` where that is asked for.
+    """Compiled programs ``<name>``, each beside ``<name>_vjp`` and ``<name>_jvp`` if asked for.
 
     The parameters of ``<name>_vjp`` are those of ``<name>`` and a cotangent for each of its
-    results. All are promoted to float64 after the gradients are derived, so that what is compiled
-    are the stages of the expressions as they are written.
+    results, those of ``<name>_jvp`` have a tangent for each value that is differentiated. All are
+    promoted to float64 after the gradients are derived, so that what is compiled are the stages of
+    the expressions as they are written.
 
     Attributes
     ----------
@@ -105,6 +106,10 @@ class TensorMachine:
     def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
         """The gradients of a program for given cotangents of its results."""
         return self.run(f"{name}_vjp", [*inputs, *cotangents])
+
+    def tangents(self, name: str, inputs: Arrays, tangents: Arrays) -> Arrays:
+        """The tangents of a program's results for given ones of the differentiated inputs."""
+        return self.run(f"{name}_jvp", [*inputs, *tangents])
 
     def _unwritten(self, result: te.Tensor, extents: list[tuple[Any, Expr]]) -> tvm.runtime.Tensor:
         """Memory for a result in which every bit is set: a NaN that no arithmetic makes."""

@@ -30,7 +30,8 @@ from .guarded import Guarded
 from .kinds import map_stage
 from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
 from .reductions.reduce_restated import restate_reduction
-from .scans.scan import Sweep, scan_parts
+from .scans.scan import StackedStep, Sweep, scan_parts
+from .scans.step_sums import read_states
 from .scans.stepwise import stepwise_parts
 from .scatter import Scatter, scatters_of
 from .views import read_through
@@ -86,11 +87,14 @@ def gradient_expressions(
     *,
     pads: bool = True,
     read_outputs: bool = False,
+    steps: list[StackedStep] | None = None,
 ) -> list[te.Tensor]:
     """As `te_gradient`; with `read_outputs` the outputs are at hand, and may be read.
 
-    So the derivative of an exponential that is an output takes no exponential.
+    So the derivative of an exponential that is an output takes no exponential. The steps of the
+    scans that are met are noted in `steps`.
     """
+    steps = [] if steps is None else steps
     outputs, inputs = tensors_of("output", output), tensors_of("input", inputs)
     heads = _heads(outputs, head)
     check_floats("input", inputs)
@@ -102,12 +106,13 @@ def gradient_expressions(
     order = operations(*outputs)
     _check_outside_scans(order, inputs)
     returned = {tensor_key(tensor) for tensor in outputs} if read_outputs else set()
-    totals = _propagate(order, input_keys, parts, pads, returned)
+    totals = _propagate(order, input_keys, parts, pads, returned, steps)
     cotangents = [totals.get(tensor_key(tensor)) for tensor in inputs]
     gradients = [
         filled(tensor, 0.0) if total is None else total
         for tensor, total in zip(inputs, cotangents, strict=True)
     ]
+    gradients = read_states(gradients, steps)
     # The forward pass stays as it is: only what is derived here is cut.
     untouched = [tensor for op in order for tensor in outputs_of(op)]
     untouched += [cotangent for cotangent in heads if cotangent is not None]
@@ -133,11 +138,13 @@ def _propagate(
     parts: dict[Key, list[Contribution | te.Tensor]],
     pads: bool = True,
     returned: Collection[Key] = (),
+    steps: list[StackedStep] | None = None,
 ) -> dict[Key, te.Tensor]:
     """The cotangents of all tensors on the way from the wanted ones, by their keys.
 
     It takes what arrives out of `parts` and adds to it what stages pass on. What is left there
     belongs to tensors whose stages are not in `order`. Those that are `returned` may be read.
+    The steps of scans in `order` are noted in `steps`.
     """
     outputs_of_each = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
     active, reading = active_stages(order, wanted, is_float)
@@ -159,7 +166,8 @@ def _propagate(
         if identity(op) in reading and any(c is not None for c in cotangents):
             seen_through = read_through(op, lambda tensor: tensor_key(tensor) in inside)
             values = [tensor if key in returned else None for key, tensor in outputs.items()]
-            for tensor, part in _stage_parts(seen_through, cotangents, active, pads, values):
+            found = _stage_parts(seen_through, cotangents, active, pads, values, steps)
+            for tensor, part in found:
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
 
@@ -170,6 +178,7 @@ def _stage_parts(
     active: set[Key],
     pads: bool,
     values: Sequence[te.Tensor | None],
+    steps: list[StackedStep] | None,
 ) -> list[Part]:
     """The parts that one stage passes on: parts of the cotangents of the tensors that it reads.
 
@@ -177,7 +186,7 @@ def _stage_parts(
     """
     if isinstance(op, te.ScanOp):
         parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
-        return parts_of(op, cotangents, Sweep(active, partial(_propagate, pads=pads), pads))
+        return parts_of(op, cotangents, Sweep(active, partial(_propagate, pads=pads), pads, steps))
     try:
         points = _points(op, cotangents, values)
     except UnknownNodeError as error:

@@ -302,7 +302,7 @@ def _named(value: Any) -> set[Key]:
 
 def map_expressions(op: Any, change: Callable[[Expr], Expr]) -> Any:
     """A compute stage with each of its expressions changed, over the same axes."""
-    return replace_bodies(op, _map_bodies(op.body, change))
+    return replace_bodies(op, map_bodies(op.body, change))
 
 
 def rebuild_reduction(
@@ -365,7 +365,7 @@ def _of_shape(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
     return copied(tensor, tensor.op.name, shape)
 
 
-def _map_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
+def map_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
     """The bodies of a stage with each of their expressions changed."""
     first = bodies[0]
     if not isinstance(first, tirx.Reduce):

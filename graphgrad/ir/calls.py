@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -9,6 +10,7 @@ from tvm import relax
 
 from .passes import Phase, compiler_pass
 from .rewrite import map_functions
+from .tensor import expression_of
 from .visits import nodes_in
 
 _CALLS_WITH_TUPLE = frozenset(
@@ -57,6 +59,18 @@ def data_of(call: Any) -> list[Any]:
     if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_CALLEE:
         return list(call.args[1:])
     return list(call.args)
+
+
+def with_data(call: Any, data: Sequence[Any]) -> relax.Call:
+    """A call of the same callee and attributes, of other data, without a span."""
+    values = [expression_of(value) for value in data]
+    if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_TUPLE:
+        arguments = [call.args[0], relax.Tuple(values), *call.args[2:]]
+    elif isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_CALLEE:
+        arguments = [call.args[0], *values]
+    else:
+        arguments = values
+    return relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
 
 def overwritten_by(call: Any) -> list[Any]:

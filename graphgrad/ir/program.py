@@ -138,14 +138,22 @@ def emit_program(
     environment : dict
         From each variable of the program to the expression that now holds its value.
     """
+    environment = begin_program(program, builder, arguments)
+    for var, value in program.bindings:
+        environment[var] = emit_binding(builder, var, value, environment)
+    return environment
+
+
+def begin_program(
+    program: Program, builder: relax.BlockBuilder, arguments: Sequence[Any] | None = None
+) -> dict[Any, Any]:
+    """What `emit_program` does before it emits the bindings: the environment that these read."""
     values = program.params if arguments is None else arguments
     environment: dict[Any, Any] = dict(zip(program.params, values, strict=True))
     existing = set(builder.get().get_global_vars())
     for variable, kernel in program.kernels.items():
         if variable not in existing:
             environment[variable] = builder.add_func(kernel, variable.name_hint)
-    for var, value in program.bindings:
-        environment[var] = emit_binding(builder, var, value, environment)
     return environment
 
 

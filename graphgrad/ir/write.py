@@ -90,8 +90,25 @@ def continue_program(
     def emitted(emitter: Emitter) -> Any:
         return body(emitter, substitute(program.result, emit_program(program, emitter.builder)))
 
+    return new_program(program, name, params, emitted)
+
+
+def new_program(
+    program: Program, name: str, params: Sequence[Any], body: Callable[[Emitter], Any]
+) -> Program:
+    """A program that is free of dead code, and has the kernels and rules of another one.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    name : str
+    params : sequence of relax.Var
+    body : callable
+        As of `write_function`.
+    """
     base = tvm.IRModule(program.kernels)
-    written = _written(base, name, params, emitted, program.pure, program.dataflow)
+    written = _written(base, name, params, body, program.pure, program.dataflow)
     functions = {variable.name_hint: variable for variable in written.get_global_vars()}
     function = written[functions.pop(name)]
     existing = {variable.name_hint for variable in program.kernels}

@@ -14,9 +14,10 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ..ir.kernel_structure import static
-from ..ir.tensor import is_float
+from ..ir.tensor import Tensor, broadcast_shape, is_float, type_shape
 from ..layout.rule import LaidOut, Site, broadcast, cheapest_order, layout_rule
 from ..layout.value import Value
+from .define import call_op, define_op
 from .legalize import Legalization, legalization, lower_half_in_float32
 
 
@@ -265,6 +266,39 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return mapped(builder, x, element, "clip", "tir_clip")
 
 
+def masked_product(ct: Tensor, factor: Tensor) -> Tensor:
+    """The product ct · factor, and 0 where ct is 0 and the factor is infinite or NaN.
+
+    So a mask that has made the cotangent zero also excludes the derivative. Everywhere else it is
+    the product: a cotangent that happens to be 0 still has a derivative, which second order asks
+    for.
+    """
+    return ct.emitter.emit(call_op(_MASKED_PRODUCT, [ct.expr, factor.expr]))
+
+
+def _masked_product_type(call: relax.Call) -> Any:
+    ct, factor = (argument.ty for argument in call.args)
+    return relax.TensorType(broadcast_shape(type_shape(ct), type_shape(factor)), ct.dtype)
+
+
+def _masked_product_expression(_: relax.Call, ct: te.Tensor, factor: te.Tensor) -> te.Tensor:
+    """The product of two tensors that broadcast, and 0 where it is 0 · ∞ or 0 · NaN."""
+
+    def element(*index: Any) -> Any:
+        a, b = _read(ct, index), _read(factor, index)
+        zero = tirx.const(0.0, str(ct.dtype))
+        # NaN is not below infinity.
+        is_excluded = tirx.all(tirx.EQ(a, zero), _not(tirx.abs(b) < infinity(str(factor.dtype))))
+        return tirx.Select(is_excluded, zero, a * b)
+
+    return te.compute(_broadcast_shape(ct.shape, factor.shape), element, name="masked_product")
+
+
+_MASKED_PRODUCT = define_op(
+    "masked_product", ["ct", "factor"], _masked_product_type, _masked_product_expression
+)
+
+
 def _lower_fill(op: str) -> None:
     """Lower a tensor of one number, where that is not finite too, as stock code does not."""
     stock: Legalization = tvm.ir.Op.get(op).get_attr("FLegalize")
@@ -312,7 +346,13 @@ _BROADCASTING = [
 # fmt: on
 
 
-@layout_rule(*(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]))
+ELEMENTWISE = frozenset(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]) | {
+    "graphgrad.masked_product"
+}
+"""Ops that compute each element of their result from one of each operand, which broadcast."""
+
+
+@layout_rule(*ELEMENTWISE)
 def elementwise_layout(site: Site) -> LaidOut | None:
     """Compute in the order that moves the fewest elements; small operands are reshaped to it."""
     tensors = [operand for operand in site.operands if isinstance(operand, Value)]

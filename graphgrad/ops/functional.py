@@ -129,14 +129,6 @@ def indices(emitter: Emitter, extent: Dimension) -> Tensor:
     return emitter.emit(relax.op.arange(0, extent, 1, "int64"))
 
 
-def masked_product(ct: Tensor, factor: Tensor) -> Tensor:
-    """The product ct · factor, and 0 where ct is 0.
-
-    Where a mask has made the cotangent zero, the factor may be infinite or NaN.
-    """
-    return where(equal(ct, 0.0), 0.0, ct * factor)
-
-
 def widen(x: Tensor) -> Tensor:
     """The value in the dtype in which sums are taken: float32 for half precision."""
     return x.astype(accumulator_dtype(x.dtype))

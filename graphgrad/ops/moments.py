@@ -57,7 +57,8 @@ def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
         return topi.subtract(topi.cast(x, "float64"), first)
 
     mean = mean_expression(from_first(), axes, True)
-    square = mean_expression(topi.multiply(from_first(), from_first()), axes, True)
+    deviation = from_first()
+    square = mean_expression(topi.multiply(deviation, deviation), axes, True)
 
     def variance(*index: Any) -> Any:
         value = square(*index) - mean(*index) * mean(*index)

@@ -10,8 +10,9 @@ import tvm
 from tvm import relax
 
 from ..ir.tensor import Tensor, is_float
+from ..ops import elementwise as elementwise_ops
 from ..ops import functional as op
-from .rule import elementwise, linear, nondifferentiable, register_gradient
+from .rule import bilinear, elementwise, linear, nondifferentiable, register_gradient
 from .sample import sample, static, tensor
 
 BROADCAST = [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1, 3), (4, 1)), ((), (2, 3)), (("n", 3), (3,))]
@@ -163,6 +164,12 @@ def minimum(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Ten
     """ā = ȳ where a < b, b̄ = ȳ where b < a, half each where they are equal"""
     (a, b), (ct,) = inputs, cotangents
     return _choice(ct, a, b, op.greater(a, b)), _choice(ct, b, a, op.greater(b, a))
+
+
+@bilinear("graphgrad.masked_product", samples=binary_samples)
+def masked_product(a: Tensor, b: Tensor, ct: Tensor) -> tuple[Tensor, Tensor]:
+    """ā = ȳ · b,  b̄ = ȳ · a, and 0 where that is 0 · ∞ or 0 · NaN"""
+    return elementwise_ops.masked_product(ct, b), elementwise_ops.masked_product(ct, a)
 
 
 @elementwise("relax.mod", samples=modulo_samples, singular=True)

@@ -33,6 +33,7 @@ from .sample import sample
             ]
         ),
     ],
+    affine=True,
 )
 def pad(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     """x̄ = ȳ without the border; what a border copied is added to its origin"""

@@ -61,6 +61,9 @@ class Rule:
     singular : bool
         The partial derivatives can be infinite or NaN: where the cotangent is zero, their product
         is zero. So a mask that excludes a point also excludes its derivative.
+    affine : bool
+        A linear rule is that of an op which adds a constant: applied to a tangent, it would add
+        that, too.
     takes_attributes : bool
         The function has a parameter ``attrs``.
     written : str
@@ -73,6 +76,7 @@ class Rule:
     samples: tuple[Sample, ...] = ()
     origin: Origin = "hand"
     singular: bool = False
+    affine: bool = False
     takes_attributes: bool = False
     written: str = ""
 
@@ -269,12 +273,12 @@ def _is_meant_as_op(name: str) -> bool:
 
 
 def _decorator(
-    op: str, kind: Kind, samples: Sequence[Sample], singular: bool = False
+    op: str, kind: Kind, samples: Sequence[Sample], *, singular: bool = False, affine: bool = False
 ) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         takes_attributes = "attrs" in _signature(op, function).parameters
         origin = _origin(function.__module__)
-        _add(Rule(op, kind, function, tuple(samples), origin, singular, takes_attributes))
+        _add(Rule(op, kind, function, tuple(samples), origin, singular, affine, takes_attributes))
         return function
 
     return decorate
@@ -350,12 +354,14 @@ def elementwise(
     op: str, *, samples: Sequence[Sample], singular: bool = False
 ) -> Callable[[Function], Function]:
     """Register ``f(*inputs, output)``, which returns dy/dx for each input (a number will do)."""
-    return _decorator(op, "elementwise", samples, singular)
+    return _decorator(op, "elementwise", samples, singular=singular)
 
 
-def linear(op: str, *, samples: Sequence[Sample]) -> Callable[[Function], Function]:
+def linear(
+    op: str, *, samples: Sequence[Sample], affine: bool = False
+) -> Callable[[Function], Function]:
     """Register ``f(*inputs, ct)`` of a linear op, which reads only the types of the inputs."""
-    return _decorator(op, "linear", samples)
+    return _decorator(op, "linear", samples, affine=affine)
 
 
 def bilinear(op: str, *, samples: Sequence[Sample]) -> Callable[[Function], Function]:

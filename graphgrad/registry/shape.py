@@ -70,6 +70,7 @@ def flatten(x: Tensor, ct: Tensor) -> Tensor:
         sample((7,), index_map=lambda i: (i // 4, i % 4), pad_value=2.0),
         sample((3, 5), index_map=lambda i, j: (j // 2, i, j % 2)),
     ],
+    affine=True,
 )
 def layout_transform(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     """x̄ᵢ = ȳ at the place that the layout gives to xᵢ"""

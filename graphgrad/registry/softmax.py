@@ -6,6 +6,7 @@ from typing import Any
 
 from ..ir.tensor import Tensor
 from ..ops import functional as op
+from ..ops.elementwise import masked_product
 from .rule import register_gradient
 from .sample import sample
 
@@ -25,12 +26,12 @@ def log_softmax(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple
     """x̄ = ȳ − exp(y) · Σ ȳ, and 0 for a row that a mask excludes, though it is NaN"""
     (y,), (ct,) = outputs, cotangents
     total = op.reduce_sum(ct, [attrs.axis], keepdims=True)
-    return (ct - op.masked_product(total, op.exp(y)),)
+    return (ct - masked_product(total, op.exp(y)),)
 
 
 @register_gradient("relax.nn.softmax", samples=axis_samples)
 def softmax(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
     """x̄ = y · (ȳ − Σ ȳ y), and 0 for a row that a mask excludes, though it is NaN"""
     (y,), (ct,) = outputs, cotangents
-    mean = op.reduce_sum(op.masked_product(ct, y), [attrs.axis], keepdims=True)
-    return (op.masked_product(ct - mean, y),)
+    mean = op.reduce_sum(masked_product(ct, y), [attrs.axis], keepdims=True)
+    return (masked_product(ct - mean, y),)

@@ -146,6 +146,14 @@ class ValueAndGrad(ModelOnDevice):
         DeviceError
             The device failed.
         """
+        arguments, forward, shapes = self._arguments(inputs, seed)
+        arguments += self._cotangents(forward, cotangent)
+        compiled = self._compiled.get(shapes, lambda: self._compile_gradient(forward))
+        values, gradients = compiled(*arguments)
+        return self._outputs(values), self._by_wrt(gradients)
+
+    def _arguments(self, inputs: Inputs, seed: int) -> tuple[list[Any], Forward, Shapes]:
+        """What the forward pass of a call is called with, itself, and the shapes of the inputs."""
         named_inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named_inputs.pop(TARGETS, None) if self._takes_targets(named_inputs) else None
         call_inputs = self._call_inputs(named_inputs)
@@ -156,16 +164,20 @@ class ValueAndGrad(ModelOnDevice):
             *self._targets(targets, forward),
             *self._owned(),
             *([self._staging.queue("the seed", seed_word)] if forward.seeded else []),
-            *self._cotangents(forward, cotangent),
         ]
-        compiled = self._compiled.get(call_inputs.shapes, lambda: self._compile_gradient(forward))
-        values, gradients = compiled(*arguments)
+        return arguments, forward, call_inputs.shapes
+
+    def _outputs(self, values: Any) -> Arrays:
+        """The results of the forward pass by name, without the statistics."""
         *losses, outputs_of_model, _ = values
         outputs = dict(zip(self._model.outputs, outputs_of_model, strict=True))
         if self._objective.loss.is_given:
             outputs = {LOSS: losses[0], **outputs}
-        named_gradients = dict(zip(self._objective.wrt, gradients, strict=True))
-        return as_arrays(outputs), as_arrays(named_gradients)
+        return as_arrays(outputs)
+
+    def _by_wrt(self, values: Any) -> Arrays:
+        """Values of what is differentiated, by name."""
+        return as_arrays(dict(zip(self._objective.wrt, values, strict=True)))
 
     def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments and cotangents to results and gradients."""

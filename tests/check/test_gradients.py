@@ -415,6 +415,46 @@ def test_backward_with_a_gradient_for_integers():
         )
 
 
+# Forward mode
+
+
+MODES = [("fwd",), ("fwd", "rev")]
+
+
+@pytest.mark.parametrize("modes", MODES, ids=label)
+def test_forward_mode_of_every_kind_of_subject(modes):
+    a = te.placeholder((2, 3), F64, name="a")
+    squares = te.compute((2, 3), lambda i, j: a[i, j] * a[i, j])
+    for subject in ("relax.tanh", chain(op.tanh), (squares, a)):
+        result = gg.check_grads(subject, modes=modes, order=2)
+        assert result.precision == "float64"
+        assert result.error < 1e-8
+
+
+@pytest.mark.parametrize("modes", MODES, ids=label)
+def test_wrong_forward_mode_is_caught(user_rule, modes):
+    user_rule("relax.tanh", half_too_much, [sample((2, 3))])
+    with pytest.raises(gg.GradientMismatch, match=r"(forward mode|the gradient) gives"):
+        gg.check_grads("relax.tanh", modes=modes)
+
+
+def test_modes_that_disagree_are_named(monkeypatch):
+    tangents = Machine.tangents
+    monkeypatch.setattr(
+        Machine, "tangents", lambda *given: [2.0 * array for array in tangents(*given)]
+    )
+    gg.check_grads(chain(op.tanh))
+    with pytest.raises(gg.GradientMismatch, match=r"forward mode gives .*, the gradient gives"):
+        gg.check_grads(chain(op.tanh), modes=("rev", "fwd"))
+    with pytest.raises(gg.GradientMismatch, match=r"differences give .*, forward mode gives"):
+        gg.check_grads(chain(op.tanh), modes=("fwd",))
+
+
+def test_given_backward_has_no_forward_mode():
+    with pytest.raises(gg.ArgumentError, match="no forward mode"):
+        gg.check_grads(np.sin, [X], backward=lambda xs, ys, cts: cts, modes=("fwd",))
+
+
 # Arguments
 
 
@@ -423,9 +463,11 @@ def test_backward_with_a_gradient_for_integers():
     [
         {"order": 3},
         {"order": 0},
-        {"modes": ("fwd",)},
-        {"modes": ("rev", "fwd")},
+        {"modes": ("fwd", "back")},
+        {"modes": ("fwd", "fwd")},
+        {"modes": ()},
         {"modes": "rev"},
+        {"modes": None},
         {"backward": lambda *given: given},
     ],
     ids=label,

@@ -115,3 +115,17 @@ def test_a_row_that_may_attend_nothing_behind_a_mask(softmax):
     np.testing.assert_array_equal(value[1], 0.0)
     np.testing.assert_array_equal(gradient[1], 0.0)
     np.testing.assert_array_equal(gradient[:1], gradients(softmax, x[:1], cotangent=ct[:1])[1])
+
+
+def test_second_order_where_the_cotangent_happens_to_be_zero():
+    """The Hessian of Σ (a / b − 1)² by a is 2 / b², also at its minimum."""
+
+    def loss(builder, a, b):
+        difference = builder.emit(op.subtract(op.divide(a, b), relax.const(1.0, F64)))
+        return builder.emit(op.sum(op.square(difference)))
+
+    mod = gg.vjp(function(loss, ((3,), F64), ((3,), F64)), wrt=["x0"])
+    mod = gg.vjp(mod, "main_vjp", wrt=["x0"])
+    b, v = np.array([2.0, 3.0, 4.0]), np.array([1.0, -1.0, 0.5])
+    *_, product = run(mod, "main_vjp_vjp", b, b, np.float64(1), np.float64(0), v)
+    np.testing.assert_allclose(product, 2 / b**2 * v)

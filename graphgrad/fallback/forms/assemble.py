@@ -9,18 +9,25 @@ from typing import Any
 from tvm import te
 
 from ..contribution import Contribution
+from ..graph import Operation, is_reduction
 from ..guarded import Guarded, joined
 from ..kinds import Kind, marked
 from ..scatter import Scatter, scatter_add
 from ..walk import Expr, dtype_name
+from .cancellation import drop_canceling
 from .derive import derived
 from .piecewise import affine_pieces
+
+_MAX_MAPS_BEHIND = 2
+"""Maps that may stand behind a reduction: of a mean a division and a cast."""
 
 
 def assembled(
     tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor], pads: bool = True
-) -> te.Tensor:
-    """The cotangent of a tensor, of its shape and dtype.
+) -> te.Tensor | None:
+    """The cotangent of a tensor, of its shape and dtype; None if it is zero by algebra.
+
+    That is looked for in stages that follow a reduction (see `cancellation`).
 
     Parameters
     ----------
@@ -28,7 +35,8 @@ def assembled(
     parts : non-empty sequence of Contribution or Tensor
         What is to be summed; tensors are of the tensor's shape.
     pads : bool
-        Whether conditions of contractions may become borders of zeros, see `pads`.
+        Whether conditions of contractions may become borders of zeros, see `pads`, and what is zero
+        by algebra may be left out.
     """
     stages: list[te.Tensor] = []
     scatters: list[Scatter] = []
@@ -42,6 +50,10 @@ def assembled(
                 scatters.append(_scatter(piece))
             else:
                 stages.append(stage)
+    if pads and not scatters and _follows_reduction(tensor.op):
+        stages = drop_canceling(stages)
+        if not stages:
+            return None
     if scatters:
         # All into one: each tensor of its own would be filled with zeros, and summed.
         wide = dtype_name(scatters[0].value.ty)
@@ -55,6 +67,20 @@ def assembled(
         return value.astype(dtype)
 
     return te.compute(tensor.shape, total, name=f"{tensor.op.name}_ct", attrs=marked(Kind.MAP))
+
+
+def _follows_reduction(op: Operation) -> bool:
+    """Whether a stage is a reduction, or a map of one or a few levels that reads one.
+
+    Cotangents of others cancel only if somebody has subtracted what is read from itself.
+    """
+    stages = [op]
+    for _ in range(_MAX_MAPS_BEHIND + 1):
+        if any(map(is_reduction, stages)):
+            return True
+        maps = [stage for stage in stages if isinstance(stage, te.ComputeOp)]
+        stages = [tensor.op for stage in maps for tensor in stage.input_tensors]
+    return False
 
 
 def _scatter(part: Contribution) -> Scatter:

@@ -15,6 +15,8 @@ from ..gradient import gradient_expressions
 from ..graph import Key, operations, outputs_of, rewritten
 from ..lift.prim_func import TensorProgram
 from ..memo import DERIVED
+from ..scans.scan import StackedStep
+from ..scans.step_sums import keep_step_sums
 from ..walk import identity, tensor_key
 from .choices import select_without_branching
 from .expressions import (
@@ -26,7 +28,7 @@ from .expressions import (
     kernel_of,
 )
 from .extents import rename_extent
-from .saved import widen_saved, worth_saving
+from .saved import NARROW_DTYPES, elements, is_worth, widen_saved, work_of, worth_saving
 from .shared import shared_stages
 
 Source = tuple[Literal["input", "output", "cotangent", "shared"], int]
@@ -267,16 +269,34 @@ class _Derivation:
             if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
         ]
         tensors = [self._inputs[number] for number in self._wanted]
-        self._gradients = gradient_expressions(self.outputs, tensors, heads, read_outputs=True)
+        self._steps: list[StackedStep] = []
+        self._gradients = gradient_expressions(
+            self.outputs, tensors, heads, read_outputs=True, steps=self._steps
+        )
 
     def save(self) -> list[te.Tensor]:
         """Add to the outputs what is worth saving, and return it."""
         arguments = [parameter for parameter in self._inputs if isinstance(parameter, te.Tensor)]
-        chosen = worth_saving(self.outputs, self._gradients, arguments)
+        sums = self._keep_step_sums(arguments)
+        chosen = sums + worth_saving([*self.outputs, *sums], self._gradients, arguments)
         tensors, saved = widen_saved([*self.outputs, *self._gradients], chosen)
         count = len(self.outputs)
         self.outputs, self._gradients = [*tensors[:count], *saved], tensors[count:]
         return saved
+
+    def _keep_step_sums(self, arguments: Sequence[te.Tensor]) -> list[te.Tensor]:
+        """Let scans keep the sums of their steps that are to be saved, and return these."""
+        largest = max(elements(tensor) for tensor in [*self.outputs, *arguments])
+
+        def is_worth_keeping(tensor: te.Tensor) -> bool:
+            size = elements(tensor)
+            is_narrow = str(tensor.dtype) in NARROW_DTYPES
+            return not is_narrow and size <= largest and is_worth(work_of(tensor.op), size)
+
+        count, all_tensors = len(self.outputs), [*self.outputs, *self._gradients]
+        kept, sums = keep_step_sums(all_tensors, self.outputs, self._steps, is_worth_keeping)
+        self.outputs, self._gradients = kept[:count], kept[count:]
+        return sums
 
     def kernels(self) -> GradientKernels:
         """The gradient in kernels."""

@@ -40,7 +40,7 @@ measured."""
 _EVALUATIONS_PER_EXTERN = 8
 """What an element of an extern stage counts as: a sort or a search, not taken apart here."""
 
-_NARROW_DTYPES = ("float16", "bfloat16")
+NARROW_DTYPES = ("float16", "bfloat16")
 
 
 def worth_saving(
@@ -103,7 +103,7 @@ class Work:
 
     def again(self, op: Operation) -> int:
         """The evaluations of bodies for a stage and what is behind it, which was asked before."""
-        work = {identity(op): _work(op)}
+        work = {identity(op): work_of(op)}
         for tensor in sources(op):
             if tensor_key(tensor) not in self._at_hand:
                 work |= self._behind.get(identity(tensor.op), {})
@@ -152,17 +152,17 @@ def _read(gradients: Sequence[te.Tensor], available: Sequence[te.Tensor]) -> set
 
 
 def _may_be_stored(tensor: te.Tensor) -> bool:
-    return str(tensor.dtype) not in _NARROW_DTYPES or is_reduction(tensor.op)
+    return str(tensor.dtype) not in NARROW_DTYPES or is_reduction(tensor.op)
 
 
-def _work(op: Operation) -> int:
+def work_of(op: Operation) -> int:
     """How often a stage evaluates its bodies; symbolic extents are taken for typical."""
     if isinstance(op, te.PlaceholderOp):
         return 0
     if isinstance(op, te.ComputeOp):
         return loop_points(stage_axes(op))
     if isinstance(op, te.ScanOp):
-        return sum(map(_work, scan_body(op)))
+        return sum(map(work_of, scan_body(op)))
     return _EVALUATIONS_PER_EXTERN * sum(map(elements, outputs_of(op)))
 
 

@@ -50,6 +50,27 @@ Row = Callable[..., Expr]
 
 
 @dataclass(frozen=True)
+class StackedStep:
+    """The step of a scan at all times at once, from its states.
+
+    Attributes
+    ----------
+    scan : ScanOp
+    low : Expr
+        The first time.
+    updates : list of Tensor
+        The states at all times from the first one on, as the steps compute them.
+    stages : list of Tensor or None
+        What each stage of the step computes; None where that is the same at all times.
+    """
+
+    scan: Any
+    low: Expr
+    updates: list[te.Tensor]
+    stages: list[te.Tensor | None]
+
+
+@dataclass(frozen=True)
 class Sweep:
     """The reverse sweep that comes to a scan.
 
@@ -61,11 +82,15 @@ class Sweep:
         Takes the parts of what stages compute through them, to those of what they read.
     pads : bool
         See `te_gradient`.
+    steps : list of StackedStep, optional
+        Where the steps of scans are noted. Of such a scan, the states are read where the steps
+        have computed them.
     """
 
     active: set[Key]
-    propagate: Callable[[Sequence[Operation], set[Key], Parts], Any]
+    propagate: Callable[..., Any]
     pads: bool
+    steps: list[StackedStep] | None = None
 
 
 def scan_parts(
@@ -193,7 +218,13 @@ class _Reversal:
         }
         # The sweep has all states at hand, so the updates of all times are computed at once.
         stacking = Stacking(self.time)
-        self.updates = stacking.tensors(*step(op, self.time, replacements))
+        rows, stages = step(op, self.time, replacements)
+        self.updates = stacking.tensors(rows, stages)
+        self.returned: set[Key] = set()
+        if sweep.steps is not None:
+            self.returned = set(map(tensor_key, self.updates))
+            found = [stacking.done.get(tensor_key(stage.output(0))) for stage in stages]
+            sweep.steps.append(StackedStep(op, self.time.low, self.updates, found))
         self.order = stacking.stages(self.updates)
         self.times = stacking.dimensions_of_stacked()
         self._floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
@@ -226,7 +257,7 @@ class _Reversal:
         Behind it the cotangents of what the steps compute on the way, for all times.
         """
         parts = self._seeds(cotangents)
-        totals = self.sweep.propagate(self.order, wanted, parts)
+        totals = self.sweep.propagate(self.order, wanted, parts, returned=self.returned)
         assert parts.keys() <= wanted, "a cotangent reaches a stage that is not of the step"
         return parts, totals
 
@@ -240,11 +271,11 @@ class _Reversal:
         parts = {key: p for key, p in self._seeds(cotangents).items() if key in targets}
         for stage in self._entries:
             own = {key: [kept[key]] for key in map(tensor_key, outputs_of(stage)) if key in kept}
-            self.sweep.propagate([stage], targets, own)
+            self.sweep.propagate([stage], targets, own, returned=self.returned)
             for key, arrived in own.items():
                 if key in targets:
                     parts.setdefault(key, []).extend(arrived)
-        self.sweep.propagate(outer, self._wanted, parts)
+        self.sweep.propagate(outer, self._wanted, parts, returned=self.returned)
         return {key: arrived for key, arrived in parts.items() if key in self._wanted}
 
     def _seeds(self, cotangents: Mapping[int, Row]) -> Parts:
@@ -365,6 +396,7 @@ class _Reversal:
         """The cotangent of a state at the last time, and at all times from those behind."""
         state, head, name = self.states[i], self.heads.get(i), placeholder.op.name
         total = assembled(state, [*([] if head is None else [head]), *parts], self.sweep.pads)
+        assert total is not None, "nothing cancels that follows no reduction"
         zero = tirx.const(0.0, str(state.dtype))
         one = tirx.const(1, str(self.last.ty))
         last = map_stage(

@@ -32,9 +32,10 @@ _MIN_FUSED = 256
 def schedule_map(sch: Schedule, stage: Stage, processor: Processor, small: int = SMALL) -> None:
     """Run the outer loops in parallel and vectorize the innermost one.
 
-    With fewer points than `small` the stage stays as it is.
+    With fewer points than `small` the stage stays on one thread. Unless it is repeated, in a step
+    of a loop over time, it then stays as it is.
     """
-    if stage.work < small:
+    if stage.work < small and small == SMALL:
         return
     loops = list(sch.get_loops(sch.get_sblock(stage.name)))
     fused_count = _fused_count(stage, processor.lanes(stage.dtype))
@@ -48,7 +49,8 @@ def schedule_map(sch: Schedule, stage: Stage, processor: Processor, small: int =
         vectors, inner_loop = sch.split(inner_loop, [None, lanes])
         sch.vectorize(inner_loop)
         outer_loops.append(vectors)
-    parallel_leading(sch, outer_loops or [inner_loop])
+    if stage.work >= small:
+        parallel_leading(sch, outer_loops or [inner_loop])
 
 
 def _fused_count(stage: Stage, lanes: int) -> int:

@@ -45,7 +45,7 @@ from .rowwise import Chain, chain_of, emit, insert_chain
 from .selections import select_values
 from .split_axes import split_axes
 from .split_reduction import split_reductions
-from .time_loops import schedule_time_loops
+from .time_loops import lasting_parameters, schedule_time_loops
 from .tuning import Processor
 from .vector_nests import serves, vector_nest
 from .winograd import nest_of as winograd_nest_of
@@ -238,7 +238,8 @@ def _schedule_stages(
         nest = None
         if winograd:
             nest = winograd_nest_of(stage, epilogue, blocks, processor, borders)
-        nest = nest or nest_of(stage, epilogue, blocks, processor, borders, list(func.params))
+        arguments, lasting = list(func.params), lasting_parameters(func)
+        nest = nest or nest_of(stage, epilogue, blocks, processor, borders, arguments, lasting)
         nest = nest or permutation_nest_of(stage, blocks, processor)
         if nest is None and (nest := dot_products_of(stage, blocks, processor, small)):
             # The maps behind are stages of their own: it computes squares, not elements.

@@ -52,6 +52,9 @@ class ScheduleKernel(Protocol):
         """The kernel, scheduled."""
 
 
+_LASTING = "graphgrad.lasting"
+"""Attribute of the kernel of a run: the numbers of its parameters that no step changes."""
+
 _OPAQUE = int(tirx.IterVar.Opaque)
 """The kind of a block's iterator that is a time."""
 
@@ -368,9 +371,20 @@ def _scheduled_rows(
     parameters = [buffer for buffer in accessed if not is_among(buffer, rows.internal)]
     mentioned = [var for var in variables if any(uses(nest, var) for nest in rows.nests)]
     root = block("root", *_with_own_names(rows.nests), buffers=rows.internal)
-    kernel = tirx.PrimFunc([*parameters, *mentioned], root)
-    root = joined(schedule(kernel.with_attr("tirx.noalias", True)).body, rows.views).block
+    kernel = tirx.PrimFunc([*parameters, *mentioned], root).with_attr("tirx.noalias", True)
+    if variables:
+        changing = [view.buffer for view in rows.views]
+        changing += [store.buffer for store in nodes_in(rows.nests, tirx.BufferStore)]
+        lasting = [n for n, buffer in enumerate(parameters) if not is_among(buffer, changing)]
+        kernel = kernel.with_attr(_LASTING, lasting)
+    root = joined(schedule(kernel).body, rows.views).block
     return block("stages", *statements_of(root.body), buffers=root.alloc_buffers)
+
+
+def lasting_parameters(kernel: tirx.PrimFunc) -> list[Any]:
+    """The parameters of a kernel that are the same in each step of a loop over time around it."""
+    numbers = kernel.attrs[_LASTING] if kernel.attrs and _LASTING in kernel.attrs else []
+    return [kernel.params[int(number)] for number in numbers]
 
 
 def _with_own_names(nests: Sequence[Any]) -> list[Any]:

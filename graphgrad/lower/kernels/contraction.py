@@ -54,6 +54,9 @@ class Contraction:
     inside : dict
         For each factor (0 or 1) whose read may fall outside its tensor, affine functions of the
         axes. Where one of them is negative, the term is left out.
+    lasting : frozenset of int
+        The factors that are the same in each step of a loop over time around the contraction: a
+        copy of them is made once for all steps.
     """
 
     spatial: tuple[Axis, ...]
@@ -63,6 +66,7 @@ class Contraction:
     extents: Mapping[Any, Any] = field(default_factory=dict)
     inside: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
     are_pairs: bool = False
+    lasting: frozenset[int] = frozenset()
 
     @property
     def factor_dtype(self) -> str:

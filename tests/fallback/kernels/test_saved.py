@@ -56,7 +56,7 @@ def recurrence(steps=6, width=3):
             hidden(t - 1, i) * tirx.const(0.5, "float64") + te.tanh(product(t, i) + x(t, i))
         ),
     )
-    next_shown = te.compute((steps, width), lambda t, i: te.tanh(next_hidden(t, i)))
+    next_shown = te.compute((steps, width), lambda t, i: te.sin(next_hidden(t, i)))
     starts = [te.compute((1, width), lambda _, i: x(0, i)) for _ in range(2)]
     states = te.scan(starts, [next_shown, next_hidden], [shown, hidden], name="states")
     return states, x, w

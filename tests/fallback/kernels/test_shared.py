@@ -45,7 +45,8 @@ def test_a_cotangent_that_takes_sums_is_shared():
         te.placeholder((4, 8), "float64", name="x"),
         te.placeholder((8, 6), "float64", name="y"),
     )
-    gradients = gg.te_gradient(topi.nn.softmax(topi.matmul(x, y)), [x, y])
+    head = te.placeholder((4, 6), "float64", name="head")
+    gradients = gg.te_gradient(topi.nn.softmax(topi.matmul(x, y)), [x, y], head)
     # Of the scores, from which both gradients are products with the other factor.
     stage = shared_stages(gradients)[-1]
     assert [int(n) for n in stage.output(0).shape] == [4, 6]

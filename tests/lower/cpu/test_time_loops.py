@@ -89,6 +89,40 @@ def test_panels_of_a_weight_are_filled_once_in_front_of_the_loop(monkeypatch):
     assert "panels = " not in step_of(runs)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_single_row_reads_panels_of_a_large_weight(transposed):
+    """No step is worth a copy; all of them are."""
+    hidden = 512
+    x, w = tensor(STEPS + 1, 1, hidden, name="x"), tensor(hidden, hidden, name="w")
+    k = te.reduce_axis((0, hidden), name="k")
+
+    def update(state):
+        of_state = te.compute(
+            state.shape,
+            lambda t, i, j: te.sum(
+                state[t - 1, i, k] * (w[j, k] if transposed else w[k, j]), axis=k
+            ),
+        )
+        return te.compute(state.shape, lambda *at: x(*at) + of_state(*at) * 0.01)
+
+    first, states = scan(update, 1, hidden)
+    runs = run([x, w, first], [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "panels = " in runs.text and "panels = " not in step_of(runs)
+
+
+def test_small_maps_of_a_step_run_in_vectors_on_one_thread():
+    x = tensor(STEPS + 1, 64, name="x")
+
+    def update(state):
+        return te.compute(state.shape, lambda t, i: te.tanh(x[t, i] + state[t - 1, 0]))
+
+    first, states = scan(update, 64)
+    runs = run([x, first], [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "T.vectorized" in runs.text and "T.parallel" not in step_of(runs)
+
+
 def test_of_what_nobody_reads_only_recent_rows_are_kept():
     inputs, states = recurrence(16, 64)
     last = te.compute((16, 64), lambda *at: states(STEPS, *at), name="last")

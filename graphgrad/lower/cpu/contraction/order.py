@@ -332,7 +332,8 @@ class _Planner:
         power_of_two = distance & -distance
         reachable_bytes = self._costs.near_bytes * min(1.0, contiguous_bytes / power_of_two)
         is_large = (panels_per_group or 1) * self._panel_bytes(terms) > reachable_bytes
-        return is_large and self._reuse(self._tile.panel) >= self._costs.min_panel_reuse
+        is_reused = self._reuse(self._tile.panel) >= self._costs.min_panel_reuse
+        return is_large and (is_reused or self._tile.panel in self._contraction.lasting)
 
     def _has_distant_rows(self, axis: Axis, terms: Sequence[Loop]) -> bool:
         """Whether to copy the other factor, because its steps along the sum are far apart.

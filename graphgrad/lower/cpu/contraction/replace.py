@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
 from ....ir.kernel_rewrite import replace_statements
-from ....ir.kernel_structure import Stage, is_among, loop_nest, statements_of, volume
+from ....ir.kernel_structure import (
+    Stage,
+    buffer_of,
+    is_among,
+    loop_nest,
+    statements_of,
+    volume,
+)
 from ....ir.visits import nodes_in
 from ...kernels.contraction import Contraction, contraction_of, operands
 from ...kernels.epilogue import Epilogue
@@ -53,6 +61,7 @@ def nest_of(
     processor: Processor,
     borders: Mapping[Any, Border] | None = None,
     arguments: Sequence[Any] = (),
+    lasting: Sequence[Any] = (),
 ) -> Any | None:
     """The nest that computes a contraction and its epilogue.
 
@@ -70,10 +79,15 @@ def nest_of(
         From the buffer of each padded copy to the tensor in it, which may be read instead.
     arguments : sequence of Buffer, optional
         Those of the kernel, of which pairs may be read.
+    lasting : sequence of Buffer, optional
+        The arguments that are the same in each step of a loop over time around the kernel.
     """
     contraction = _contraction_of(stage, blocks[stage.name])
     if contraction is None:
         return None
+    if lasting:
+        factors = [n for n in (0, 1) if is_among(buffer_of(contraction.loads[n]), lasting)]
+        contraction = replace(contraction, lasting=frozenset(factors))
     result_store = result_store_of(stage, epilogue, blocks)
     if result_store is None:
         return None

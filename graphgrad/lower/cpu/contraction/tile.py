@@ -269,7 +269,7 @@ def _cycles(
     )
     store_cycles = tile.registers * (1.0 if in_vectors else tile.lanes * costs.element_store_cycles)
     copy_cycles = 0.0
-    if tile.copied:
+    if tile.copied and tile.panel not in contraction.lasting:
         copy_cycles = costs.element_copy_cycles * volume(
             contraction.used_by(tile.panel, contraction.axes)
         )
