@@ -155,10 +155,11 @@ Where derived gradients evaluate more:
 - cumsum, cumprod: a recurrence keeps all its states, and the cotangents that it adds up, in their
   order.
 
-Where they take more time for no more evaluations, it is what the schedules make of their kernels,
-and in variances a sum that the rules know to be 0: that of what is left when the mean is taken off.
-Much more time take scatter_swap and scatter_recurrence, which gradients of scatters consist of and
-which are derived for gradients of gradients alone: their walks over places are one recurrence.
+Where they take more time for no more evaluations, it is what the schedules make of their kernels;
+in norms the arithmetic in float64 of what is summed in float64, and in selu and floor_mod that of
+corrections, which rules know to have no derivative. Much more time take scatter_swap and
+scatter_recurrence, which gradients of scatters consist of and which are derived for gradients of
+gradients alone: their updates are sorted by place, and go through one recurrence.
 
 Whole networks train by both with `python bench/step.py --contenders graphgrad,graphgrad_derived`,
 recurrent ones with `python bench/loops.py` and the same contenders."""

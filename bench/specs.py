@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,68 @@ class SequenceSpec:
         return max(1, round(features * self.width / self.heads)) * self.heads
 
 
-AnySpec: TypeAlias = Spec | SequenceSpec
+@dataclass(frozen=True)
+class FamilySpec:
+    """A network of `families` and its data; `width` multiplies the settings named `wide`.
+
+    Attributes
+    ----------
+    family : str
+    batch, classes : int
+    example : tuple of int
+        The shape of one example.
+    settings : dict
+        As of its class.
+    wide : tuple of str
+        The settings that are numbers of channels, multiples of `multiple`.
+    multiple : int
+    tokens : bool
+        Whether an example consists of whole numbers below `classes`.
+    positions : tuple of int
+        The shape of an example's labels. The logits of tokens are rows, and so are their labels.
+    """
+
+    family: str
+    batch: int
+    example: tuple[int, ...]
+    settings: Mapping[str, Any]
+    wide: tuple[str, ...]
+    multiple: int = 1
+    width: float = 1.0
+    classes: int = 10
+    tokens: bool = False
+    positions: tuple[int, ...] = ()
+
+    def proto(self) -> onnx.ModelProto:
+        """Return the model, with seeded weights."""
+        families = importlib.import_module("families")  # which needs torch
+        settings = {
+            key: self._scaled(value) if key in self.wide else value
+            for key, value in self.settings.items()
+        }
+        settings["classes"] = self.classes
+        return families.proto_of(self.family, settings, self.inputs(np.random.default_rng(0)))
+
+    def inputs(self, generator: np.random.Generator) -> np.ndarray:
+        """Return random examples."""
+        shape = (self.batch, *self.example)
+        if self.tokens:
+            return generator.integers(0, self.classes, shape)
+        return generator.standard_normal(shape, dtype=np.float32)
+
+    def labels(self, generator: np.random.Generator) -> np.ndarray:
+        """Return random labels."""
+        labels = generator.integers(0, self.classes, (self.batch, *self.positions))
+        return labels.reshape(-1) if self.tokens else labels
+
+    def _scaled(self, channels: Any) -> Any:
+        """Return channels times the width, rounded to the multiple, not zero."""
+        if isinstance(channels, tuple):
+            return tuple(map(self._scaled, channels))
+        return max(1, round(channels * self.width / self.multiple)) * self.multiple
+
+
+AnySpec: TypeAlias = Spec | SequenceSpec | FamilySpec
 
 
 SPECS: dict[str, AnySpec] = {
@@ -100,6 +162,47 @@ SPECS: dict[str, AnySpec] = {
     ),
 }
 
+FAMILIES: dict[str, AnySpec] = {
+    "vit_s": FamilySpec(
+        "vit",
+        batch=4,
+        example=(3, 224, 224),
+        settings={"size": 224, "patch": 16, "width": 384, "heads": 6, "layers": 12},
+        wide=("width",),
+        multiple=6,
+        classes=1000,
+    ),
+    "gpt": FamilySpec(
+        "gpt",
+        batch=4,
+        example=(256,),
+        settings={"length": 256, "width": 512, "heads": 8, "layers": 8},
+        wide=("width",),
+        multiple=8,
+        classes=8192,
+        tokens=True,
+        positions=(256,),
+    ),
+    "unet": FamilySpec(
+        "unet",
+        batch=2,
+        example=(3, 128, 128),
+        settings={"channels": 32, "levels": 4},
+        wide=("channels",),
+        multiple=8,
+        positions=(128, 128),
+    ),
+    "convnext": FamilySpec(
+        "convnext",
+        batch=4,
+        example=(3, 224, 224),
+        settings={"depths": (3, 3, 9, 3), "widths": (96, 192, 384, 768)},
+        wide=("widths",),
+        classes=1000,
+    ),
+}
+"""Of torch's exporter, which writes them where torch is installed."""
+
 QUICK = ("resnet_digits", "resnet18_cifar")
 """What is trained unless the command line says otherwise; the others take minutes each."""
 
@@ -108,7 +211,10 @@ def write(spec: AnySpec, folder: Path) -> Workload:
     """Write a model with seeded weights and a random batch into a folder."""
     onnx.save(spec.proto(), folder / "model.onnx")
     generator = np.random.default_rng(0)
-    images = generator.standard_normal((spec.batch, *spec.example), dtype=np.float32)
-    labels = generator.integers(0, spec.classes, spec.batch)
+    if isinstance(spec, FamilySpec):
+        images, labels = spec.inputs(generator), spec.labels(generator)
+    else:
+        images = generator.standard_normal((spec.batch, *spec.example), dtype=np.float32)
+        labels = generator.integers(0, spec.classes, spec.batch)
     np.savez(folder / "batch.npz", images=images, labels=labels)
     return Workload(folder)

@@ -35,8 +35,8 @@ from field import Field, add_pace, chosen_pace, positive, say, some_of
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
 from rounds import Record, Turn, figures_of
+from specs import FAMILIES, SPECS, AnySpec, write
 from specs import QUICK as QUICK_MODELS
-from specs import SPECS, AnySpec, write
 from table import table
 from workload import Workload
 
@@ -52,6 +52,7 @@ HEADER = [
     "ratio",
     "first step s",
     "again s",
+    "first MB",
     "peak MB",
     "end MB",
     "turns",
@@ -103,11 +104,12 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     contender = start()
     if not _keeps_code(name):
         return contender
-    cold = contender.facts["first_step_seconds"]
+    cold, memory = contender.facts["first_step_seconds"], contender.memory
     contender.close()
     contender = start()
     warm = contender.facts["first_step_seconds"]
     contender.facts |= {"first_step_seconds": cold, "first_step_again_seconds": warm}
+    contender.facts["first_memory"] = memory
     return contender
 
 
@@ -187,7 +189,8 @@ def report(result: dict[str, Any]) -> str:
             *includes.values(),
             "ratio: time over graphgrad's. first step: import, compilation and one step.",
             "again: in a second process, which finds what the first has compiled.",
-            "MB: growth of resident memory since libraries were loaded: highest, and at the end.",
+            "MB: growth of resident memory since libraries were loaded: highest in the process",
+            "that compiles; highest in the process that competes, and at the end.",
             "turns: those that count, of those taken. load: cores that others kept busy, at most.",
             machine_of(result),
         ]
@@ -196,11 +199,13 @@ def report(result: dict[str, Any]) -> str:
 
 def _cells(measured: dict[str, Any]) -> list[str]:
     ratio, memory, turns = (measured[key] for key in ("ratio_to_graphgrad", "memory", "turns"))
+    first = measured.get("first_memory")
     return [
         f"{measured['step_ms']:.2f}",
         "" if ratio is None else f"{ratio:.2f}",
         f"{measured['first_step_seconds']:.1f}",
         f"{again:.1f}" if (again := measured.get("first_step_again_seconds")) else "",
+        "" if first is None else f"{first['peak_growth_mb']:.0f}",
         "" if memory is None else f"{memory['peak_growth_mb']:.0f}",
         "" if memory is None else f"{memory['growth_mb']:.0f}",
         f"{len(turns)} of {measured['turns_taken']}",
@@ -214,9 +219,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--json", action="store_true", help="print one JSON object")
     add(
         "--models",
-        type=some_of(SPECS),
+        type=some_of(SPECS | FAMILIES),
         default=list(QUICK_MODELS),
-        help=f"of {', '.join(SPECS)}; default: {', '.join(QUICK_MODELS)}",
+        help=f"of {', '.join(SPECS | FAMILIES)}; default: {', '.join(QUICK_MODELS)}",
     )
     add(
         "--contenders",
@@ -259,7 +264,7 @@ def chosen_spec(name: str, arguments: argparse.Namespace) -> AnySpec:
     """Return a model's spec with what the command line says otherwise."""
     changes = {"batch": arguments.batch, "width": arguments.width}
     given = {key: value for key, value in changes.items() if value is not None}
-    return dataclasses.replace(SPECS[name], **given)
+    return dataclasses.replace((SPECS | FAMILIES)[name], **given)
 
 
 def main() -> None:

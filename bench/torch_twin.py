@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from families import network_of
 from onnx import helper, numpy_helper
 from torch import fx, nn
 from torch_models import transformer_encoder
@@ -21,7 +22,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def twin(proto: onnx.ModelProto) -> nn.Module:
-    """Return the network of a file of `graphgrad.models`, with its weights.
+    """Return the network of a file of `graphgrad.models` or of `families`, with its weights.
 
     Parameters
     ----------
@@ -31,13 +32,17 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        In training mode; of a transformer encoder, torch's own.
+        In training mode; of a transformer encoder torch's own, of a file of `families` the network
+        that it was made of.
 
     Raises
     ------
     ValueError
         The file has an operator that no layer stands for here.
     """
+    network = network_of(proto)
+    if network is not None:
+        return network
     constants = _constants(proto)
     if proto.graph.name == "transformer_encoder":
         return _transformer_encoder(proto, constants)

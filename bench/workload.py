@@ -35,6 +35,10 @@ class Workload:
         }
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return images (N, C, H, W) or embeddings (N, S, W), float32, and labels, int64 (N,)."""
+        """Return examples, and labels, int64.
+
+        Images (N, C, H, W) and embeddings (N, S, W) are float32, tokens (N, S) int64; there are
+        labels (N,), or those of the pixels or of the tokens.
+        """
         with np.load(self.folder / "batch.npz") as arrays:
             return arrays["images"], arrays["labels"]

@@ -267,7 +267,7 @@ def chosen_memory(text: str | None) -> int | float | None:
 
 def _freeze_convolutions(model: Model) -> Model:
     """The twin of a model: the same weights, of which those of convolutions do not train."""
-    nodes = model.proto.graph.node if model.proto is not None else []
+    nodes = model.skeleton.graph.node if model.skeleton is not None else []
     convolutions = [node for node in nodes if node.op_type.startswith("Conv")]
     weights = {name for node in convolutions for name in node.input[1:]} & set(model.trainable())
     twin = model.freeze(*weights)

@@ -17,6 +17,7 @@ from ..errors import ArgumentError, InputError, ModelError
 from ..ir.calls import result_types
 from ..ir.tensor import dimension_text
 from .arrays import FLOAT_DTYPES, as_array, dtype_name
+from .onnx_values import with_values, without_values
 from .relax_main import make_outputs_literal, reorder_parameters
 
 InputType = tuple[tuple[int | str, ...] | None, str]
@@ -55,7 +56,8 @@ class Model:
     inputs, outputs : list[str]
     frozen, constants : frozenset[str]
     notes : list[str]
-    proto : onnx.ModelProto or None
+    skeleton : onnx.ModelProto or None
+        The ONNX model, without the values of parameters and state.
 
     Raises
     ------
@@ -102,7 +104,18 @@ class Model:
         }
         self.constants = self._known(constants)
         self.notes = list(notes)
-        self.proto = proto
+        owned = {*self.params, *self.state}
+        self.skeleton = None if proto is None else without_values(proto, owned)
+
+    @property
+    def proto(self) -> onnx.ModelProto | None:
+        """The ONNX model that the module comes from, repaired, with the values of now; a copy.
+
+        None if the module comes from none.
+        """
+        if self.skeleton is None:
+            return None
+        return with_values(self.skeleton, {**self.params, **self.state})
 
     def trainable(self) -> list[str]:
         """The names of the parameters that train by default: neither frozen nor constants."""
@@ -128,6 +141,15 @@ class Model:
         frozen = copy.copy(self)
         frozen.frozen = self.frozen | self._known(names)
         return frozen
+
+    def without_values(self) -> Model:
+        """The same model with arrays that have shapes and dtypes, and take no memory."""
+        model = copy.copy(self)
+        model.params, model.state = (
+            {name: _without_memory(array) for name, array in arrays.items()}
+            for arrays in (self.params, self.state)
+        )
+        return model
 
     def matching(self, pattern: str) -> list[str]:
         """The names of the parameters that a name or a pattern such as ``layer1.*`` matches."""
@@ -165,6 +187,16 @@ class Model:
         for name in sorted(names - self.params.keys()):
             raise ArgumentError(f"the model has no parameter {name!r}{hint(name, self.params)}")
         return names
+
+
+def _without_memory(array: Any) -> Any:
+    """An array of zeros like another one, of which all elements are one.
+
+    Not of what somebody has put into a model since and is no array of numpy: it is judged as it is.
+    """
+    if not isinstance(array, np.ndarray):
+        return array
+    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 def _main(mod: tvm.IRModule) -> relax.Function:

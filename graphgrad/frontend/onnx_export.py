@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.external_data_helper import set_external_data
 
 from ..errors import ArgumentError, ModelError
@@ -22,6 +22,7 @@ from .model import Model
 from .onnx_graph import attribute, opset, output_names, readers, subgraphs
 from .onnx_load import check
 from .onnx_prune import drop_losses
+from .onnx_values import with_values
 
 _MAX_FILE_BYTES = 2**31 - 1  # what a protobuf message may hold
 _MAX_INLINE_BYTES = 1024  # bytes; smaller ones stay in the model's own file
@@ -63,18 +64,14 @@ def to_onnx(
     OutputError
         If the file cannot be written; one of the same name is untouched.
     """
-    if model.proto is None:
+    if model.skeleton is None:
         raise ModelError("the model wraps a Relax module, there is no ONNX graph to write")
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
         raise ArgumentError(f"cannot write {path}: it is a folder, or the folder above is missing")
     arrays = checked_arrays("parameter", params, model.params)
     arrays |= checked_arrays("statistic", state, model.state)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    for tensor in proto.graph.initializer:
-        if tensor.name in arrays:
-            tensor.CopyFrom(numpy_helper.from_array(arrays[tensor.name], tensor.name))
+    proto = with_values(model.skeleton, arrays)
     drop_losses(proto.graph)
     # Of the whole graph: an inner graph may read what a batch norm outside of it gives.
     read_names = readers(proto.graph).keys() | output_names(proto.graph)

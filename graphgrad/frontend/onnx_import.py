@@ -101,8 +101,8 @@ def _constant_names(model: Model, constants: str | Sequence[str]) -> list[str]:
     patterns = [constants] if isinstance(constants, str) else constants
     if not isinstance(patterns, Sequence) or not all(isinstance(text, str) for text in patterns):
         raise ArgumentError(f"constants={constants!r} must be a name or a list of names")
-    assert model.proto is not None  # it comes from ONNX
-    graph = model.proto.graph
+    assert model.skeleton is not None  # it comes from ONNX
+    graph = model.skeleton.graph
     fixed = {tensor.name for tensor in graph.initializer} - model.params.keys()
     fixed.update(node.output[0] for node in graph.node if node.op_type == "Constant")
     names = []

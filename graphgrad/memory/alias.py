@@ -20,9 +20,12 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax, tirx
 
+from ..ir.calls import calls_op
 from ..ir.visits import nodes_in
 from .call_effects import record_call
 from .regions import OUTSIDE, Leaf, Regions, Source, Tree, leaves
+
+_ADDRESS = "tirx.buffer_data"
 
 
 class Use(NamedTuple):
@@ -127,13 +130,18 @@ class Module:
         return self._known[name]
 
     def written(self, kernel: tirx.PrimFunc) -> frozenset[int]:
-        """The positions of the parameters that a kernel stores to."""
+        """The positions of the parameters that a kernel stores to.
+
+        A kernel that stores through addresses, such as those in a table of tensors, may store to
+        each parameter whose address it takes.
+        """
         if kernel not in self._written:
-            stored = [store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)]
+            stored = {store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)}
+            if any(view.buffer in stored for view in nodes_in(kernel.body, tirx.DeclBuffer)):
+                calls = nodes_in(kernel.body, tvm.ir.Call)
+                stored.update(call.args[0] for call in calls if calls_op(call, _ADDRESS))
             self._written[kernel] = frozenset(
-                index
-                for index, param in enumerate(kernel.params)
-                if any(param.same_as(buffer) for buffer in stored)
+                index for index, param in enumerate(kernel.params) if param in stored
             )
         return self._written[kernel]
 

@@ -21,7 +21,9 @@ from ..ir.kernel_calls import bytes_of
 from ..ir.visits import nodes_in
 from .allocation import pooled_bytes
 from .line import Line, PlannedRun, PlannedTensor
-from .rematerialize import Schedule
+from .rematerialize import Program, Schedule
+
+_UNKNOWN_SIZES = "the sizes of some tensors depend on values"
 
 _LEAST_PACKED = 4
 """Of the schedules with the fewest bytes in use, how many are packed to tell the least budget."""
@@ -133,7 +135,8 @@ class FunctionBudget:
     Attributes
     ----------
     function : str
-    budget : MemoryBudget
+    budget : MemoryBudget or None
+        None: nothing is repeated. A function that cannot have a plan of ours is left to TVM's then.
     beside : int
         Bytes that count too, and that the function is not given.
     plan : MemoryPlan or None
@@ -145,7 +148,7 @@ class FunctionBudget:
     """
 
     function: str
-    budget: MemoryBudget
+    budget: MemoryBudget | None = None
     beside: int = 0
     plan: MemoryPlan | None = field(default=None, init=False)
     runs: list[PlannedRun] = field(default_factory=list, init=False)
@@ -154,7 +157,8 @@ class FunctionBudget:
     @property
     def settings(self) -> list[Any]:
         """All that a plan depends on beside the module, as plain values."""
-        return [self.function, self.budget.limit, self.budget.repeats, self.beside]
+        limits = [self.budget.limit, self.budget.repeats] if self.budget is not None else None
+        return [self.function, limits, self.beside]
 
     def apply(self, mod: tvm.IRModule, threads: int) -> tvm.IRModule:
         """The module with the memory of the function planned; `plan` says how.
@@ -175,25 +179,45 @@ class FunctionBudget:
         """
         variable = mod.get_global_var(self.function)
         function = mod[variable]
-        if nodes_in(function.body, relax.If):
-            raise ArgumentError(
-                "memory: the step has branches (If), so that what it holds depends on values; only "
-                "memory=None is served for such a model"
-            )
-        line = Line(mod, variable)
+        hindrance = _hindrance(function)
+        line = Line(mod, variable) if hindrance is None else None
         sizes = [bytes_of(param.ty) for param in function.params]
-        results = line.bytes_outside
-        if results is None or None in sizes:
+        results = line.bytes_outside if line is not None else None
+        if line is None or results is None or None in sizes:
+            if self.budget is None:
+                return mod
+            what = hindrance or _UNKNOWN_SIZES
             raise ArgumentError(
-                "memory: the sizes of some tensors depend on values, so that no peak can be "
-                "predicted; only memory=None is served for such a model"
+                f"memory: {what}, so that no peak can be predicted; only memory=None is served for "
+                "such a model"
             )
         arguments = self.beside + sum(size for size in sizes if size is not None)
+        is_limited = self.budget is not None
         kernels = [mod[name] for name in line.kernels]
-        scratch = pooled_bytes(kernels, threads) if threads else 0
+        scratch = pooled_bytes(kernels, threads) if threads and is_limited else 0
         fixed = arguments + results + scratch
-        unconstrained = fixed + line.program.whole.block_bytes
-        schedules = line.program.schedules(self.budget.repeats)
+        schedule, least = self._schedule(line.program, fixed)
+        self.plan = MemoryPlan(
+            arguments=arguments,
+            results=results,
+            tensors=schedule.block_bytes,
+            scratch=scratch,
+            unconstrained=fixed + line.program.whole.block_bytes,
+            least=least,
+            repeated=schedule.repeated,
+        )
+        self.runs = line.runs(schedule)
+        self.at_peak = line.tensors(schedule, int(schedule.in_use.argmax()))
+        planned = mod.clone()
+        planned[variable] = line.function(schedule)
+        return planned
+
+    def _schedule(self, program: Program, fixed: int) -> tuple[Schedule, int]:
+        """The schedule of a program beside what else takes memory, and the least budget."""
+        unconstrained = fixed + program.whole.block_bytes
+        if self.budget is None:
+            return program.whole, unconstrained
+        schedules = program.schedules(self.budget.repeats)
         smallest = sorted(schedules, key=lambda schedule: schedule.least_bytes)[:_LEAST_PACKED]
         least = fixed + min(schedule.block_bytes for schedule in smallest)
         limit = self.budget.limit
@@ -206,20 +230,16 @@ class FunctionBudget:
                 f"nothing is computed twice ({megabytes(unconstrained)}); {megabytes(fixed)} are "
                 "arguments, results, and what kernels hold. Give more, or a smaller batch"
             )
-        self.plan = MemoryPlan(
-            arguments=arguments,
-            results=results,
-            tensors=schedule.block_bytes,
-            scratch=scratch,
-            unconstrained=unconstrained,
-            least=least,
-            repeated=schedule.repeated,
-        )
-        self.runs = line.runs(schedule)
-        self.at_peak = line.tensors(schedule, int(schedule.in_use.argmax()))
-        planned = mod.clone()
-        planned[variable] = line.function(schedule)
-        return planned
+        return schedule, least
+
+
+def _hindrance(function: relax.Function) -> str | None:
+    """What keeps a function from a plan of ours; None if nothing does."""
+    if nodes_in(function.body, relax.If):
+        return "the step has branches (If), so that what it holds depends on values"
+    if nodes_in(function.body, relax.MatchCast):
+        return _UNKNOWN_SIZES
+    return None
 
 
 def _quickest(schedules: list[Schedule], room: int) -> Schedule | None:

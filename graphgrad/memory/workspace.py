@@ -1,29 +1,54 @@
-"""The workspace of a function: memory for its inner tensors, allocated once and not at each call.
+"""The workspace of a function: memory for its inner tensors, which the caller holds.
 
-The virtual machine allocates each inner tensor of a function in each call, out of a pool: some
-hundreds of objects for a training step, which takes longer than the kernels of a small network.
-With a workspace the caller holds the tensors, and passes them behind the arguments.
+The virtual machine allocates each inner tensor of a function in each call: some hundreds of objects
+for a training step, which takes longer than the kernels of a small network. And its pool keeps all
+memory for allocations of equal size alone. With a workspace the caller passes the tensors behind
+the arguments, and may have one block of memory for many functions (`graphgrad.train.arena`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..ir.calls import calls_op
+from ..ir.calls import callee, calls_op
+from ..ir.kernel_structure import static
 from ..ir.rewrite import rebuilt, replace_body
 from .alias import Module
-from .allocation import bytes_taken, static_allocations
-
-_MAX_WORKSPACE_BYTES = 16 << 20
-"""A function that needs more gets no workspace: beside its kernels' time, allocation is cheap."""
+from .allocation import static_allocations
+from .packing import aligned
 
 
-def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | None]:
-    """Make a function take its inner tensors as further arguments, if they are small.
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """What a function wants to be passed behind its arguments.
+
+    Attributes
+    ----------
+    bytes : int
+        The size of the block that all of it lies in.
+    tensors : list of (int, list of int, str)
+        The offset, shape and dtype of each tensor. Some lie in the same memory, which they use one
+        after the other.
+    """
+
+    bytes: int
+    tensors: list[tuple[int, list[int], str]]
+
+    def place(self, block: tvm.runtime.Tensor) -> list[tvm.runtime.Tensor]:
+        """The tensors in a block of bytes."""
+        at_zero = tvm.get_global_func("vm.builtin.ensure_zero_offset")
+        return [
+            at_zero(block._create_view(tuple(shape), dtype, relative_byte_offset=offset))
+            for offset, shape, dtype in self.tensors
+        ]
+
+
+def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, Workspace | None]:
+    """Make a function take its inner tensors as further arguments.
 
     Tensors that it returns or passes to packed functions it still allocates itself. No two calls
     may run at the same time with the same workspace.
@@ -37,9 +62,9 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | No
     Returns
     -------
     mod : IRModule
-        With the function changed, and a new function that returns a tuple of the tensors.
-    workspace : str or None
-        The name of the new function; None if the module is returned as it was.
+        With the function changed.
+    workspace : Workspace or None
+        None if the module is returned as it was.
     """
     function = mod[name]
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
@@ -47,66 +72,69 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | No
         return mod, None  # what is allocated inside a branch is not seen here
     aliases = Module(mod.functions).function(mod.get_global_var(name))
     escaping = aliases.escaping()
-    storages = {
-        b.var: b
-        for b in static_allocations(function, "relax.vm.alloc_storage")
-        if aliases.region(aliases.values[b.var]) not in escaping
-    }
-    tensors = {
-        b.var: b
-        for b in bindings
-        if calls_op(b.value, "relax.vm.alloc_tensor") and b.value.args[0] in storages
-    }
-    if not tensors or sum(map(bytes_taken, storages.values())) > _MAX_WORKSPACE_BYTES:
+    dynamic = {b.value.args[0] for b in bindings if _is_tensor(b.value) and _place(b.value) is None}
+    begin: dict[Any, int] = {}
+    size = 0
+    for binding in static_allocations(function, "relax.vm.alloc_storage"):
+        storage = binding.var
+        if storage not in dynamic and aliases.region(aliases.values[storage]) not in escaping:
+            begin[storage] = size
+            size += aligned(static(binding.value.args[0].values[0]) or 0)
+    tensors = {b.var: b.value for b in bindings if _is_tensor(b.value) and b.value.args[0] in begin}
+    if not tensors:
         return mod, None
-    workspace = f"{name}_workspace"
+    # Of a tensor inside a block kernels get a view, which begins where the tensor does.
+    views = {
+        b.value.args[0]: b.var
+        for b in bindings
+        if isinstance(b.value, tvm.ir.Call)
+        and callee(b.value) == "vm.builtin.ensure_zero_offset"
+        and b.value.args[0] in tensors
+    }
+    places = []
+    for value in tensors.values():
+        place = _place(value)
+        assert place is not None  # that of a storage with others only, which is not taken
+        offset, shape, dtype = place
+        places.append((begin[value.args[0]] + offset, shape, dtype))
+    taken = [views.get(tensor, tensor) for tensor in tensors]
     changed = mod.clone()
-    changed[name] = _take_tensors_as_arguments(function, {**storages, **tensors}, list(tensors))
-    changed[workspace] = _workspace(workspace, [*storages.values(), *tensors.values()], tensors)
-    return changed, workspace
+    changed[name] = _take_as_arguments(function, {*begin, *tensors, *views.values()}, taken)
+    return changed, Workspace(size, places)
 
 
-def _take_tensors_as_arguments(
-    function: relax.Function, moved: Mapping[Any, Any], tensors: list[Any]
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor in a storage."""
+    return calls_op(value, "relax.vm.alloc_tensor")
+
+
+def _place(value: Any) -> tuple[int, list[int], str] | None:
+    """The offset, shape and dtype of a tensor in its storage; None if they are no constants."""
+    _, offset, shape, dtype, *_ = value.args
+    numbers = [static(number) for number in (offset, *getattr(shape, "values", [None]))]
+    begin, *extents = [number for number in numbers if number is not None] or [0]
+    return (begin, extents, str(dtype.value)) if None not in numbers else None
+
+
+def _take_as_arguments(
+    function: relax.Function, dropped: set[Any], taken: list[Any]
 ) -> relax.Function:
     """A function that takes some tensors as arguments instead of allocating them.
 
     Parameters
     ----------
     function : relax.Function
-    moved : mapping
-        From variables to the allocations of storages and tensors that are dropped.
-    tensors : list of relax.Var
-        The tensors among these, which become parameters.
+    dropped : set of relax.Var
+        The storages, tensors and views that are bound no more.
+    taken : list of relax.Var
+        Those among them which become parameters.
     """
 
     def stays(binding: Any) -> bool:
         # What the caller holds must not be freed at its last use either.
-        return binding.var not in moved and not (
-            calls_op(binding.value, "relax.vm.kill_object") and binding.value.args[0] in moved
+        return binding.var not in dropped and not (
+            calls_op(binding.value, "relax.vm.kill_object") and binding.value.args[0] in dropped
         )
 
     body = rebuilt(function.body, lambda binding: [binding] if stays(binding) else [])
-    return replace_body(function, body, params=[*function.params, *tensors])
-
-
-def _workspace(name: str, bindings: list[Any], tensors: Mapping[Any, Any]) -> relax.Function:
-    """A function that makes some allocations and returns the tensors among them as a tuple."""
-    new_vars = {binding.var: relax.Var(binding.var.name, binding.var.ty) for binding in bindings}
-    allocations = [
-        relax.VarBinding(
-            new_vars[binding.var],
-            relax.Call(
-                binding.value.op,
-                [new_vars.get(argument, argument) for argument in binding.value.args],
-                binding.value.attrs,
-                binding.value.ty_args,
-            ),
-        )
-        for binding in bindings
-    ]
-    result = relax.Tuple([new_vars[tensor] for tensor in tensors])
-    types = relax.TupleType([tensor.ty for tensor in tensors])
-    return relax.Function(
-        [], relax.SeqExpr([relax.BindingBlock(allocations)], result), types, False
-    ).with_attr("global_symbol", name)
+    return replace_body(function, body, params=[*function.params, *taken])

@@ -153,15 +153,16 @@ def planned_timeline(
     ]
     totals = [a + b for a, b in zip(tensors, scratch, strict=True)]
     computed = {index: call for call, (index, _) in enumerate(runs)}
+    at_peak = [
+        *(LiveTensor(p.name, _bytes(p.ty), "argument", None) for p in mod[budget.function].params),
+        *(LiveTensor(t.name, t.bytes, "value", computed.get(t.run)) for t in budget.at_peak),
+    ]
     return MemoryTimeline(
         tuple(tensors),
         tuple(scratch),
         budget.plan.arguments,
         totals.index(max(totals)) if totals else 0,
-        tuple(
-            LiveTensor(tensor.name, tensor.bytes, "value", computed.get(tensor.run))
-            for tensor in budget.at_peak
-        ),
+        tuple(sorted(at_peak, key=lambda tensor: -tensor.bytes)),
     )
 
 

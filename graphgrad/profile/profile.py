@@ -217,7 +217,7 @@ class Profile:
         --------
         >>> page = gg.profile(step, images, labels).to_html("step.html")
         """
-        proto = self.subject.model.proto
+        proto = self.subject.model.skeleton
         title = proto.graph.name if proto is not None else ""
         text = report_page(title or "model", self.subject, self.subject.coverage(), self)
         if path is not None:
@@ -321,7 +321,7 @@ class _Watch:
         self._start = 0.0
 
     @contextmanager
-    def lowering(self, name: str, budget: FunctionBudget | None) -> Iterator[None]:
+    def lowering(self, name: str, budget: FunctionBudget) -> Iterator[None]:
         """Watch the passes that lower a function, inside the ``with`` block."""
         self._function, self._budget = name, budget
         recorder = OriginRecorder(name)
@@ -372,8 +372,9 @@ class _Watch:
         mod, calls = self._recorder.module, self._recorder.calls
         kernels = {str(variable.name_hint) for variable in mod.get_global_vars()}
         checks = self._recorder.added
-        if self._budget is not None:
-            calls = planned_calls(self._budget, calls, kernels)
+        budget = self._budget
+        if budget is not None and budget.plan is not None:
+            calls = planned_calls(budget, calls, kernels)
         names = [call.name for call in runs[0]]
         if any([call.name for call in run] != names for run in runs):
             runs = runs[-1:]  # which functions are called depends on values
@@ -393,8 +394,8 @@ class _Watch:
         kernel_times = _kernel_times(program_calls, kernels, calls if is_recorded_order else None)
         is_host = self._device.type == "cpu"
         memory = None
-        if is_recorded_order and self._budget is not None:
-            memory = planned_timeline(self._budget, mod, kernels, counts_scratch=is_host)
+        if is_recorded_order and budget is not None and budget.plan is not None:
+            memory = planned_timeline(budget, mod, kernels, counts_scratch=is_host)
         elif is_recorded_order:
             memory = memory_timeline(mod, self._function, calls, counts_scratch=is_host)
         return Profile(

@@ -111,8 +111,8 @@ def model_graph(subject: Subject, covered: Coverage) -> Graph:
     """The graph of a model: that of its ONNX file, or of its program if it comes from no file."""
     model = subject.model
     program = inline_calls(specialize(model, training=None), "main", subject.rules)
-    if model.proto is not None:
-        listed = list(_listed_in_file(model, model.proto.graph))
+    if model.skeleton is not None:
+        listed = list(_listed_in_file(model, model.skeleton.graph))
     else:
         listed = list(_listed_in_program(model, program))
     tuples = {

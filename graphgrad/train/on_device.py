@@ -21,9 +21,11 @@ from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryPlan
-from ..memory.workspace import take_workspace
+from ..memory.heap import give_back
+from ..memory.workspace import Workspace, take_workspace
 from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
+from .arena import Arena
 from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
 from .recent import Limit, Recent
@@ -36,9 +38,9 @@ _MOST_SHAPES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
-BuildInfo = tuple[list[int], int, str | None, dict[str, Any] | None]
-"""Positions of the results returned, bytes needed, the function that makes the workspace, and the
-plan of memory within a budget."""
+BuildInfo = tuple[list[int], int, Any, Any]
+"""Positions of the results returned, bytes needed, and, as plain values, the `Workspace` and the
+`MemoryPlan`; None for one that there is not."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class CallInputs:
 class Watch(Protocol):
     """An observer of compilation, such as a profile: sees the lowering and the loaded machine."""
 
-    def lowering(self, name: str, budget: FunctionBudget | None) -> AbstractContextManager[None]:
-        """The contexts in which a function is lowered, whose memory may have a budget."""
+    def lowering(self, name: str, budget: FunctionBudget) -> AbstractContextManager[None]:
+        """The contexts in which a function is lowered, whose plan of memory a budget receives."""
 
     def loaded(self, machine: relax.VirtualMachine, device: tvm.runtime.Device) -> None:
         """Take the machine that runs it."""
@@ -91,6 +93,7 @@ class ModelOnDevice(Synchronized):
         self._device = device_of(self._target)
         self._limit = Limit(_MOST_SHAPES)
         self._staging = Staging(self._device, self._limit)
+        self._arena = Arena()
         self._forwards: Recent[Shapes, Forward] = Recent(self._limit)
         self._checked: Recent[Any, Any] = Recent(self._limit)
         self._watch: Watch | None = None
@@ -161,7 +164,7 @@ class ModelOnDevice(Synchronized):
         return lambda *arguments: dict(zip(positions, function(*arguments), strict=True))
 
     def _build(
-        self, mod: tvm.IRModule, name: str, is_updating: bool, budget: FunctionBudget | None
+        self, mod: tvm.IRModule, name: str, is_updating: bool, budget: FunctionBudget
     ) -> tuple[Any, BuildInfo]:
         """An executable, and facts about its function."""
 
@@ -175,26 +178,26 @@ class ModelOnDevice(Synchronized):
                 workspace = None
                 if is_updating:
                     lowered, positions = drop_arguments(lowered, name)
-                # A workspace serves one call at a time, which is only certain of functions that
-                # overwrite arguments. On a GPU all planned memory is taken at the start anyway, and
-                # so is the block of a plan within a budget.
-                if is_updating and self._device.type == "cpu" and budget is None:
+                # On a GPU all planned memory is taken at the start of a function anyway.
+                if self._device.type == "cpu":
                     lowered, workspace = take_workspace(lowered, name)
-                plan = asdict(budget.plan) if budget is not None and budget.plan else None
                 executable = generate(lowered, self._target, early)
-                return executable, (positions, bytes_needed, workspace, plan)
+                held, plan = (
+                    None if fact is None else asdict(fact) for fact in (workspace, budget.plan)
+                )
+                return executable, (positions, bytes_needed, held, plan)
 
         if self._watch is not None:
             return make(mod)  # an executable that was kept would skip the lowering
         options = {
             "winograd": self._objective.winograd,
             "updating": name if is_updating else None,
-            "budget": budget and budget.settings,
+            "budget": budget.settings,
         }
         return compiled_once(mod, self._target, options, make)
 
     def _lower(
-        self, mod: tvm.IRModule, name: str, early: EarlyBuilds, budget: FunctionBudget | None
+        self, mod: tvm.IRModule, name: str, early: EarlyBuilds, budget: FunctionBudget
     ) -> tvm.IRModule:
         """Lower a module, in the contexts of the watch if there is one."""
         winograd = self._objective.winograd
@@ -211,18 +214,19 @@ class ModelOnDevice(Synchronized):
         budget: FunctionBudget | None,
     ) -> tuple[Callable[..., Any], list[int]]:
         """A function of a module, to be called by any thread, and the results it returns."""
+        budget = budget or FunctionBudget(name)
         executable, info = self._build(mod, name, is_updating, budget)
-        positions, bytes_needed, workspace, plan = info
-        if budget is not None and plan is not None:
-            budget.plan = MemoryPlan(**plan)
+        positions, bytes_needed, held, plan = info
+        budget.plan = None if plan is None else MemoryPlan(**plan)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
             function = machine[name]
-            workspace_tensors = list(machine[workspace]()) if workspace is not None else []
         if self._watch is not None:
             self._watch.loaded(machine, self._device)
+        give_back()
         if self._device.type == "cpu":
-            return _on_host(function, workspace_tensors), positions
+            workspace = None if held is None else Workspace(**held)
+            return _on_host(function, workspace, self._arena), positions
 
         # Not this object itself, which holds the function: it would go with a garbage collection
         # alone, and with it the memory of a device.
@@ -239,14 +243,19 @@ class ModelOnDevice(Synchronized):
         return run, positions
 
 
-def _on_host(function: Callable[..., Any], workspace: list[Any]) -> Callable[..., Any]:
+def _on_host(
+    function: Callable[..., Any], workspace: Workspace | None, arena: Arena
+) -> Callable[..., Any]:
     """A function of the host that computes in a workspace, with as many threads as it can.
 
-    Any thread may call it.
+    Any thread may call it, one at a time.
     """
 
     def run(*arguments: Any) -> Any:
         prepare_threads()  # at each call, because every calling thread has its own pool
-        return function(*arguments, *workspace)
+        if workspace is None:
+            return function(*arguments)
+        with arena.lent(workspace) as tensors:
+            return function(*arguments, *tensors)
 
     return run

@@ -160,8 +160,9 @@ class TrainStep(ModelOnDevice, TrainingStep):
         precision: str | Precision = "float32",
         memory: int | float | MemoryBudget | None = None,
     ):
+        # What is kept of the model has no values: the step has its own.
         self._recipe = recipe(
-            model,
+            model.without_values() if isinstance(model, Model) else model,
             loss,
             optimizer,
             wrt,

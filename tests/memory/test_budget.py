@@ -16,6 +16,7 @@ from tests.running import function
 op = relax.op
 SHAPE = (64, 64)
 CALLS = []
+WRONG = relax.TensorType([3, 3], "float32")
 
 
 @tvm_ffi.register_global_func("graphgrad.tests.budget_triple")
@@ -68,6 +69,33 @@ def test_results_are_those_without_a_budget(options, monkeypatch):
     assert len(CALLS) == (2 if options.get("packed") else 0), "a packed function is never repeated"
 
 
+@pytest.mark.parametrize("options", [{}, {"packed": True}, {"views": True}], ids=str)
+def test_without_a_limit_nothing_is_repeated(options, monkeypatch):
+    monkeypatch.setenv("GRAPHGRAD_CACHE", "0")
+    mod, budget = there_and_back(**options), FunctionBudget("main")
+    expected, _ = run(mod, None)
+    machine = relax.VirtualMachine(gg.compile(mod, budget=budget), tvm.cpu())
+    arrays = [to_tensor(random(*SHAPE, seed=seed)) for seed in range(2)]
+    np.testing.assert_array_equal(machine["main"](*arrays).numpy(), expected)
+    _, whole = run(mod, 1.0)
+    assert budget.plan.repeated == 0 and budget.plan.tensors == whole.tensors
+
+
+def test_a_check_of_a_size_is_kept():
+    """A packed function's result has the shape that the program says, or it is an error."""
+
+    unknown = relax.TensorType(None, "float32", ndim=2)
+
+    def build(b, x):
+        y = b.emit(op.call_pure_packed("graphgrad.tests.budget_triple", x, ty_args=[unknown]))
+        return b.emit(op.exp(b.match_cast(y, WRONG)))
+
+    mod, budget = function(build, (SHAPE, "float32")), FunctionBudget("main")
+    machine = relax.VirtualMachine(gg.compile(mod, budget=budget), tvm.cpu())
+    with pytest.raises(Exception, match=r"(?i)shape"):
+        machine["main"](to_tensor(random(*SHAPE)))
+
+
 def test_branches_and_unknown_sizes_are_refused():
     n = tvm.tirx.Var("n", "int64")
     unknown = function(lambda b, x: b.emit(op.exp(x)), ((n,), "float32"))
@@ -82,3 +110,11 @@ def test_branches_and_unknown_sizes_are_refused():
         builder.emit_func_output(builder.emit(relax.If(condition, *branches)))
     with pytest.raises(ArgumentError, match="the step has branches"):
         gg.compile(builder.get(), budget=FunctionBudget("main", MemoryBudget(1.0)))
+
+    # Without a limit they keep TVM's plan.
+    budget = FunctionBudget("main")
+    machine = relax.VirtualMachine(gg.compile(unknown, budget=budget), tvm.cpu())
+    result = machine["main"](to_tensor(random(5))).numpy()
+    np.testing.assert_allclose(result, np.exp(random(5)), rtol=1e-6)
+    gg.compile(builder.get(), budget=budget)
+    assert budget.plan is None and budget.runs == []

@@ -1,16 +1,18 @@
-"""Exported networks within budgets of memory train as without, bit for bit."""
+"""Exported networks train alike with every plan of memory, bit for bit."""
 
 import numpy as np
 import pytest
 
 import graphgrad as gg
 from tests import torch_export
+from tests import torch_image_nets as images
 from tests import torch_sequence_nets as sequences
 from tests.peers import peer
 from tests.precision.test_families import as_dtype, build, is_trained
-from tests.train.nets import held
+from tests.train.nets import held, tvms_plan
 
 FAMILIES = ["densenet", "inception", "unet", "vit", "bert", "mobilenet_v2"]
+IMAGES = [images.convnext, images.mobilenet_v3, images.efficientnet, images.shufflenet]
 SEQUENCES = [sequences.gpt, sequences.lstm, sequences.gru, sequences.wavenet]
 
 
@@ -19,7 +21,9 @@ def losses(step, inputs, targets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [*FAMILIES, *SEQUENCES], ids=lambda f: getattr(f, "__name__", f))
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, *IMAGES, *SEQUENCES], ids=lambda f: getattr(f, "__name__", f)
+)
 def test_steps_are_the_same(family):
     torch = peer("torch")
     net, inputs_of = build(family)
@@ -32,12 +36,14 @@ def test_steps_are_the_same(family):
     def step_within(memory):
         return gg.train_step(model, "mse", gg.optim.AdamW(1e-2), memory=memory)
 
-    plain = step_within(None)
-    expected = losses(plain, inputs, targets)
+    ordered, plain = step_within(None), step_within(None)
+    with tvms_plan():
+        expected = losses(ordered, inputs, targets)
+    assert losses(plain, inputs, targets) == expected and held(plain) == held(ordered)
     whole = step_within(1.0).plan(inputs[0], targets[0])
     for budget in (whole.least, (whole.least + whole.unconstrained) // 2):
         step = step_within(budget)
         assert losses(step, inputs, targets) == expected
-        assert held(step) == held(plain)
+        assert held(step) == held(ordered)
         plan = step.plan(inputs[0], targets[0])
         assert plan.repeated > 0 and plan.peak <= budget

@@ -1,6 +1,9 @@
 """Small models to train in tests, and what a step holds."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from unittest import mock
 
 import numpy as np
 from onnx import helper
@@ -8,7 +11,15 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad import models
+from graphgrad.memory.budget import FunctionBudget
 from tests.frontend.graphs import model_of, random
+
+
+@contextmanager
+def tvms_plan() -> Iterator[None]:
+    """What is compiled inside the ``with`` block has TVM's plan of memory, and calls in order."""
+    with mock.patch.object(FunctionBudget, "apply", lambda self, mod, threads: mod):
+        yield
 
 
 def perceptron(features=(4, 5, 3), batch="N"):

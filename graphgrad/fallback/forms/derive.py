@@ -52,6 +52,10 @@ from .terms import factors, finite_factors, hoisted, product
 _SUM_POINTS_PER_SCATTER_POINT = 2
 """Points of a sum in parallel loops that one of a serial scatter is worth; chosen, not measured."""
 
+_MIN_BLOCK_TERMS = 32
+"""Terms of each sum from which on a block of a tensor is summed by itself, and put in place; fewer,
+as at the border of an image, are not worth two stages. Chosen, not measured."""
+
 _CONTRACTION_POINTS_PER_SCATTER_POINT = 8
 """The same of contractions and scaled sums, which schedules make fast; chosen, not measured."""
 
@@ -98,6 +102,7 @@ class _Derivation:
         )  # fmt: skip
         # Without a sum there is nothing that a constant could be taken out of.
         is_sum = bool(self.inverse.loops)
+        self._given = contribution
         self.contribution = _read_at_element(contribution, self.element) if is_sum else contribution
         self.points = loop_points([*self.element, *self.inverse.loops])
         # A scatter also visits each element once, to write its zero.
@@ -113,6 +118,11 @@ class _Derivation:
             stage = self._contraction(inner)
             if stage is not None:
                 return self._scaled(stage, outer)
+        is_long = loop_points(self.inverse.loops) >= _MIN_BLOCK_TERMS
+        block = block_read(self.inverse, self.element) if is_long else None
+        if block is not None:
+            in_block = _Derivation(narrowed(self._given, block), self.pads, self.scattered).result()
+            return None if in_block is None else placed(in_block, block, part.tensor.shape)
         most = (
             _CONTRACTION_POINTS_PER_SCATTER_POINT
             if all(map(_is_scaled_read, terms))

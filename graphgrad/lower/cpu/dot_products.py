@@ -66,7 +66,8 @@ def nest_of(
         return None
     if len(stage.stores) != 1 or not stage.spatial or not stage.reduced:
         return None
-    term = added_term(realize.block.body)
+    body = realize.block.body  # several statements, where a value is bound first
+    term = added_term(body) if isinstance(body, tirx.BufferStore) else None
     if term is None:
         return None
     across, along = stage.spatial[-1], stage.reduced[-1]

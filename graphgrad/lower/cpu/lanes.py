@@ -116,7 +116,7 @@ def split_lanes(nests: Sequence[Any], times: Sequence[Any], processor: Processor
     """
     step = _Step(nests)
     lanes = step.lanes()
-    lengths = step.lengths(lanes, times, processor.step_bytes)
+    lengths = step.lengths(lanes, times, processor)
     split = [
         (lane, length) for lane, length in zip(lanes, lengths, strict=True) if length < lane.extent
     ]
@@ -141,10 +141,13 @@ class _Lane:
     extent : int
     iterators : list of Var
         The iterator of each stage that goes along it.
+    side_by_side : int
+        Bytes of an element where lanes are neighbors in all that is written, else 0.
     """
 
     extent: int
     iterators: list[Any]
+    side_by_side: int
 
 
 class _Step:
@@ -190,7 +193,13 @@ class _Step:
         (extent,) = extents
         if not extent:
             return None
-        return _Lane(extent, [iterators[number] for number in range(len(self.blocks))])
+        is_last = all(d == len(buffer.shape) - 1 for buffer, d in dimensions.items())
+        widths = [tvm.DataType(str(buffer.dtype)).itemsize for buffer in dimensions]
+        return _Lane(
+            extent,
+            [iterators[number] for number in range(len(self.blocks))],
+            min(widths) if is_last else 0,
+        )
 
     def _iterators_at(self, buffer: Any, dimension: int) -> list[tuple[int, Any]]:
         """What the stages that access a buffer have as an index of it."""
@@ -208,27 +217,31 @@ class _Step:
                 return static(axis.dom.extent) if static(axis.dom.min) == 0 else None
         return None
 
-    def lengths(self, lanes: Sequence[_Lane], times: Sequence[Any], max_shared: int) -> list[int]:
+    def lengths(
+        self, lanes: Sequence[_Lane], times: Sequence[Any], processor: Processor
+    ) -> list[int]:
         """How many lanes along each axis a thread is to take; all where they are not to be split.
 
         Parameters
         ----------
         lanes : sequence
         times : sequence of Var
-        max_shared : int
-            Bytes that each thread may read of what lanes share.
+        processor : Processor
         """
         whole = [lane.extent for lane in lanes]
         shared, is_product = self.shared(lanes, times)
-        if shared > max_shared:
+        if shared > processor.step_bytes:
             return whole
         points = sum(map(_points, self.blocks))
         needed = ceil_div(_PART_POINTS * math.prod(whole), max(points, 1))
         if is_product:
             needed = max(needed, _MIN_PRODUCT_LANES)
         lengths: list[int] = []
-        for extent in reversed(whole):
-            lengths.insert(0, _least_divisor(extent, min(needed, extent)))
+        for lane in reversed(lanes):
+            # No thread writes to a part of a cache line only.
+            in_line = processor.line_bytes // lane.side_by_side if lane.side_by_side else 1
+            least = min(max(needed, in_line), lane.extent)
+            lengths.insert(0, _least_divisor(lane.extent, least))
             needed = ceil_div(needed, lengths[0])
         return lengths
 

@@ -8,6 +8,7 @@ the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -81,6 +82,12 @@ def schedule_reduction(
         _vectorize_outputs(sch, block, stage, processor, epilogue_blocks)
     elif _terms_are_vectors(stage, processor):
         _vectorize_terms(sch, block, stage, processor, epilogue_blocks)
+    elif not epilogues and (turned := _turned(stage, processor)):
+        number, stage = turned
+        loops = sch.get_loops(block)
+        spatial = len(stage.spatial)
+        sch.reorder(*loops[:number], *loops[number + 1 : spatial], loops[number])
+        _vectorize_outputs(sch, block, stage, processor, [])
     else:
         _scalar(sch, block, stage, epilogue_blocks)
 
@@ -311,14 +318,29 @@ def _outputs_are_vectors(stage: Stage, processor: Processor) -> bool:
     return wide and _moves_smoothly(stage, last, _MAX_VECTOR_STRIDE)
 
 
+def _turned(stage: Stage, processor: Processor) -> tuple[int, Stage] | None:
+    """A stage that goes along another axis of its outputs last, whose neighbors can be lanes.
+
+    In front of it the number of that axis. None if there is none.
+    """
+    for number in reversed(range(len(stage.spatial) - 1)):
+        last = stage.axes[number]
+        axes = [axis for axis in stage.axes if axis is not last]
+        axes.insert(len(stage.spatial) - 1, last)
+        turned = replace(stage, axes=axes)
+        if _outputs_are_vectors(turned, processor):
+            return number, turned
+    return None
+
+
 def _terms_are_vectors(stage: Stage, processor: Processor) -> bool:
     """Whether neighboring terms can be added up side by side, each lane with a partial result."""
     last = stage.reduced[-1]
     return (
         bool(last.extent)
-        and not stage.conditional
+        and has_uniform_conditions(stage, last)
         and _is_associative(stage)
-        and _moves_smoothly(stage, last, 1)
+        and _moves_smoothly(stage, last, _MAX_VECTOR_STRIDE)
         and _term_vector(stage, processor) > 2
     )
 

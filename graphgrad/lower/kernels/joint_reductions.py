@@ -20,6 +20,7 @@ from ...ir.kernel_structure import (
     loop_nest,
     stages,
     statements_of,
+    stride,
     substitute_values,
 )
 from ...ir.loops import loop, sequence
@@ -27,8 +28,8 @@ from ...ir.passes import Phase, compiler_pass
 from .contraction import reuses_operands
 from .local_values import restate_regions
 
-_MOST = 4
-"""Results of one reduction: they are kept in registers, several vectors of each."""
+_MOST = 2
+"""Results of one reduction: TVM adds up partial results (`rfactor`) of two at most."""
 
 
 @compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
@@ -105,11 +106,27 @@ def are_siblings(first: Stage, second: Stage) -> bool:
     """Whether two reductions have the same loops, and read a tensor together."""
     loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (first, second)]
     are_static = all(extent is not None for extent, _ in loops[0])
+    if not are_static or loops[0] != loops[1]:
+        return False
     share_input = any(
-        is_among(buffer_of(load), map(buffer_of, second.loads)) for load in first.loads
+        _walk_alike((first, load), (second, other))
+        for load in first.loads
+        for other in second.loads
     )
-    fit_registers = len(first.stores) + len(second.stores) <= _MOST
-    return are_static and loops[0] == loops[1] and share_input and fit_registers
+    are_few = len(first.stores) + len(second.stores) <= _MOST
+    return share_input and are_few
+
+
+def _walk_alike(first: tuple[Stage, Any], second: tuple[Stage, Any]) -> bool:
+    """Whether two reductions, given with a load of each, go through one tensor in the same order.
+
+    A matrix that one reads by rows and the other by columns is not read together.
+    """
+    (stage, load), (other_stage, other) = first, second
+    return buffer_of(load).same_as(buffer_of(other)) and all(
+        stride(load, axis.var) == stride(other, other_axis.var)
+        for axis, other_axis in zip(stage.axes, other_stage.axes, strict=True)
+    )
 
 
 def _joint(first_nest: Any, second_nest: Any) -> Any:

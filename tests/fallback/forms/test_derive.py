@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
+import graphgrad as gg
 from graphgrad.fallback.gradient import te_gradient
+from graphgrad.fallback.graph import operations
 from tests.fallback.interpreter import evaluate
 
 SIZE, TAPS = 8, 3
@@ -51,3 +53,14 @@ def test_conditions_stay_with_the_sum(function, product, pads):
     (computed,) = evaluate(gradient, list(zip((a, x, w, head), values, strict=True)))
     expected = values[3] * derivative(values[0]) * sums
     np.testing.assert_allclose(computed, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_what_all_points_read_is_summed_without_a_scatter(pads):
+    """In a block of one element, wherever that is."""
+    x, factor = te.placeholder((40,), "float64", name="x"), te.placeholder((6,), "float64", "f")
+    y = te.compute((40,), lambda i: factor[4] * tirx.sin(x[i]) + factor[0] * x[i] * factor[4])
+    head = te.placeholder((40,), "float64", name="head")
+    gradients = te_gradient(y, [x, factor], head, pads=pads)
+    assert not any(isinstance(op, te.ExternOp) for op in operations(*gradients))
+    gg.check_grads((y, [x, factor]), order=2)

@@ -5,7 +5,10 @@ import pytest
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from tests.lower.kernel_programs import run, tensor
+from graphgrad.ir.kernel_structure import stages
+from graphgrad.lower.cpu.contraction.replace import blocks_of
+from graphgrad.lower.cpu.dot_products import nest_of
+from tests.lower.kernel_programs import UNIT, run, tensor
 
 
 def banded(length, band, width, dtype="float32"):
@@ -85,3 +88,24 @@ def test_sums_that_begin_elsewhere_stay():
     runs = run([tensor(256, 32), tensor(320, 32)], [tensor(256, 33)], make=lambda _: sums)
     runs.agree()
     assert "Shuffle" not in runs.text
+
+
+def test_a_value_that_is_bound_in_a_sum():
+    @T.prim_func(s_tir=True)
+    def sums(
+        x: T.Buffer((256, 32), "float32"),
+        y: T.Buffer((320, 32), "float32"),
+        z: T.Buffer((256, 33), "float32"),
+    ):
+        for i, w, c in T.grid(256, 33, 32):
+            with T.sblock("sums"):
+                vi, vw, vc = T.axis.remap("SSR", [i, w, c])
+                with T.init():
+                    z[vi, vw] = T.float32(0)
+                both: T.let[T.float32] = x[vi, vc] * y[vi + vw, vc]
+                z[vi, vw] = z[vi, vw] + both * both
+
+    (stage,) = stages(sums)
+    assert nest_of(stage, blocks_of(sums.body), UNIT) is None
+    runs = run([tensor(256, 32), tensor(320, 32)], [tensor(256, 33)], make=lambda _: sums)
+    runs.agree()

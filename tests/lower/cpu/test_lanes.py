@@ -128,3 +128,19 @@ class TestSunkMaps:
 
     def test_not_where_the_row_is_the_same_in_each_step(self):
         assert self.allocates(self.states(lambda inputs, t, *at: inputs(1, *at)))
+
+
+def test_a_thread_takes_whole_cache_lines():
+    """However long a step of one lane is."""
+    x = tensor(STEPS + 1, 3, 512, 32, name="x")
+
+    def update(state):
+        return te.compute(
+            state.shape,
+            lambda t, i, j, k: x(t, i, j, k) + state(t - 1, i, 511 - j, k),
+            name="next",
+        )
+
+    first, states = scan(update, 3, 512, 32)
+    step = in_lanes(created([x, first], [states]))
+    assert "part_1 % 2 * 16" in step

@@ -247,3 +247,40 @@ def test_what_tvm_cannot_compute_in_a_loop_runs_as_it_was_built():
     y = tvm.runtime.tensor(np.zeros((1, 4), "float32"))
     tvm.compile(schedule_loops(read_at_a_constant, UNIT), "llvm")(tvm.runtime.tensor(x), y)
     np.testing.assert_allclose(y.numpy(), x.sum(axis=2) + 1, rtol=1e-6)
+
+
+def test_terms_under_a_condition_that_a_row_has_as_a_whole_are_vectors():
+    x, y = tensor(64, 512, name="x"), tensor(64, 512, name="y")
+    k = te.reduce_axis((0, 512), "k")
+
+    def chosen(i):
+        value = tirx.if_then_else(i % 2 == 0, x[i, k] * y[i, k] * x[i, k], 0.0)
+        return te.sum(value, axis=k)
+
+    result = run([x, y], [te.compute((64,), chosen, name="chosen")])
+    result.agree()
+    assert "T.vectorized" in result.text
+
+
+def weighted_differences(of_columns):
+    """The gradient by one of two clouds of points of a sum over their squared distances."""
+    weight, x, y = tensor(96, 128, name="weight"), tensor(96, 3, name="x"), tensor(128, 3, name="y")
+    extent = 96 if of_columns else 128
+    k = te.reduce_axis((0, extent), "k")
+
+    def by_row(i, d):
+        return te.sum(weight[i, k] * (x[i, d] - y[k, d]), axis=k)
+
+    def by_column(j, d):
+        return te.sum(weight[k, j] * (x[k, d] - y[j, d]), axis=k)
+
+    shape = (128, 3) if of_columns else (96, 3)
+    return [weight, x, y], te.compute(shape, by_column if of_columns else by_row, name="sums")
+
+
+@pytest.mark.parametrize("of_columns", [False, True])
+def test_neighbors_along_any_axis_are_vectors(of_columns):
+    inputs, sums = weighted_differences(of_columns)
+    result = run(inputs, [sums])
+    result.agree()
+    assert "T.vectorized" in result.text

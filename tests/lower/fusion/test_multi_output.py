@@ -181,3 +181,26 @@ def test_contractions_are_left_to_their_schedules():
     other = te.compute((64, 48), lambda i, j: te.sum(x[i, other_k] * v[other_k, j], axis=other_k))
     func = te.create_prim_func([x, w, v, one, other])
     assert join_reductions(func).same_as(func)
+
+
+def test_of_a_matrix_rows_and_columns_are_not_summed_together():
+    weight, row, column = tensor(256, 256), tensor(256, name="row"), tensor(256, name="column")
+    k, j = te.reduce_axis((0, 256), "k"), te.reduce_axis((0, 256), "j")
+    by_row = te.compute((256,), lambda i: te.sum(te.exp(weight[i, k]) - row[k], axis=k))
+    by_column = te.compute((256,), lambda i: te.sum(te.exp(weight[j, i]) - column[j], axis=j))
+    kernel = te.create_prim_func([weight, row, column, by_row, by_column])
+    assert len(stages(join_reductions(kernel))) == 2
+    run_kernel([weight, row, column], [by_row, by_column]).agree()
+
+
+def shifted_sum(x, by):
+    k = te.reduce_axis((0, x.shape[1]), "k")
+    return te.compute((x.shape[0],), lambda i: te.sum(te.abs(x[i, k] - by), axis=k), name="sums")
+
+
+def test_more_sums_than_share_a_block():
+    """TVM makes partial results of two sums at most, and a kernel of four was not scheduled."""
+    x = tensor(16, 4096)
+    result = run_kernel([x], [shifted_sum(x, float(number)) for number in range(4)])
+    result.agree()
+    assert "T.parallel" in result.text

@@ -10,6 +10,7 @@ from graphgrad.lower.cpu.horizontal.chain import Call, Chain
 from graphgrad.lower.cpu.horizontal.flat import flat_map
 from graphgrad.lower.cpu.horizontal.kernel import kernel_of
 from graphgrad.lower.target import target
+from graphgrad.memory.alias import Module
 
 
 def tensor(*shape):
@@ -77,3 +78,13 @@ def test_product_of_larger_ones_that_earlier_maps_make():
     x, y, z = np.random.default_rng(0).standard_normal((3, 37)).astype("float32")
     found = run(func, x, y, z, np.zeros_like(x))[-1]
     np.testing.assert_array_equal(found, np.maximum(x, y) * np.maximum(x, z))
+
+
+def test_the_alias_analysis_knows_what_is_stored_to_through_addresses():
+    formula, _ = Chain([Call(scaled_larger(te.min), [0, 1, 2, 3], 4, None)]).formula(
+        lambda number: True
+    )
+    func = kernel_of(formula, [[[8]] * 3, [[5]] * 3], ["float32"] * 2)
+    scalars, results = {0, 1}, {6, 7}
+    written = Module({}).written(func)
+    assert written >= results and not written & scalars
