@@ -45,6 +45,7 @@ from .profile.profile import profile
 from .registry.rule import nondifferentiable, register_gradient
 from .report.coverage import coverage
 from .train.export import export_step
+from .train.gradient_onnx import gradient_to_onnx
 from .train.hvp import hvp
 from .train.jacobian import jacobian
 from .train.per_example import per_example_grads
@@ -82,6 +83,7 @@ __all__ = [
     "export_step",
     "fallback",
     "from_onnx",
+    "gradient_to_onnx",
     "hvp",
     "jacobian",
     "jvp",

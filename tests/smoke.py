@@ -8,6 +8,7 @@ SMOKE = """
 autodiff/test_accumulate.py::null
 autodiff/test_derive.py::of_one_name
 autodiff/test_reverse.py
+autodiff/test_jvp.py::test_signature
 autodiff/test_mutation.py
 autodiff/test_silent_zeros.py
 autodiff/test_vjp.py
@@ -33,6 +34,7 @@ fallback/test_graph.py
 fallback/test_views.py
 frontend/converters/test_conv.py::test_transposed_convolutions[pads]
 frontend/converters/test_pool.py::test_global_pool[GlobalMaxPool
+frontend/writer/test_ops.py::test_versions
 frontend/test_branches.py
 frontend/test_constant_weights.py
 frontend/test_model.py

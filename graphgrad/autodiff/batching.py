@@ -91,7 +91,7 @@ class _Batcher:
     def of(self, expr: Any) -> Any:
         """What stands for an expression of the program's variables."""
         if isinstance(expr, relax.Var):
-            return self.environment[expr]
+            return self.environment.get(expr, expr)  # itself if it is an extent
         if isinstance(expr, relax.Tuple):
             return [self.of(item) for item in expr.fields]
         if isinstance(expr, relax.TupleGetItem):

@@ -8,6 +8,7 @@ depends on no cotangent (J. Townsend, "A new trick for calculating Jacobian vect
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import relax
@@ -62,7 +63,8 @@ def transpose_rule(
         A rule of the user's is not linear in the cotangents.
     """
     var, value = binding
-    sources = [*dict.fromkeys(variables_in(value)), var]
+    # Extents among them are those of the parameters' types.
+    sources = [*(v for v in dict.fromkeys(variables_in(value)) if v in environment), var]
     # Dataflow variables cannot be parameters.
     params = {source: relax.Var(source.name, source.ty) for source in sources}
     cotangents = map_leaves(lambda ty: relax.Var("ct", ty), wanted)
@@ -79,7 +81,10 @@ def transpose_rule(
             return tuple(result.expr for result, _ in pairs)
 
     free = list(leaves_of(cotangents))
-    of_rule = new_program(program, _NAME, [*params.values(), *free], cotangents_of_data)
+    # Without the program's kernels: some of those that composites brought have names in common,
+    # and a rule adds what it calls.
+    base = replace(program, kernels={})
+    of_rule = new_program(base, _NAME, [*params.values(), *free], cotangents_of_data)
     if not seeds:
         return None
     transposed = _transpose(of_rule, rule, len(free))

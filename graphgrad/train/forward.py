@@ -395,7 +395,21 @@ class InlinedModel:
         extents: dict[Any, int] = {}
         for param, shape in zip(self.program.params, shapes, strict=False):
             bind_dimensions(type_shape(param.ty), shape, extents)
-        program = bind_extents(self.program, extents)
+        return self._with_loss(bind_extents(self.program, extents), loss, layout, keep)
+
+    def for_any_shapes(self, loss: ResolvedLoss) -> Forward:
+        """The forward pass with a loss, with the symbolic dimensions of the model.
+
+        Raises
+        ------
+        ArgumentError, ModelError
+            The loss does not fit the model's outputs.
+        """
+        return self._with_loss(self.program, loss, MODEL_LAYOUT, ())
+
+    def _with_loss(
+        self, program: Program, loss: ResolvedLoss, layout: Layout, keep: Collection[str]
+    ) -> Forward:
         # Known only now: types of outputs are those for the concrete shapes.
         outputs = list(program.result.fields[0].ty.fields)
         bound = loss.bind(outputs)

@@ -105,7 +105,7 @@ class ValueAndGrad(ModelOnDevice):
         memory: int | float | MemoryBudget | None = None,
     ):
         checked = objective(
-            model, loss, wrt, target, rules, winograd, precision, memory, training, _named
+            model, loss, wrt, target, rules, winograd, precision, memory, training, named_values
         )
         super().__init__(checked)
         if LOSS in model.outputs and loss is not None and checked.loss.output is None:
@@ -250,7 +250,7 @@ class ValueAndGrad(ModelOnDevice):
         return arrays
 
 
-def _named(model: Model, wrt: WrtNames) -> list[str]:
+def named_values(model: Model, wrt: WrtNames) -> list[str]:
     """The names of the values that are differentiated."""
     names = model.trainable() if wrt is None else names_in(wrt)
     if not names:

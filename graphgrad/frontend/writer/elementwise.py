@@ -1,0 +1,182 @@
+"""Maps: one node each, or a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .graph import Site, UnwritableError, elem_type, writes
+
+_SAME = {
+    "relax.abs": "Abs",
+    "relax.acos": "Acos",
+    "relax.acosh": "Acosh",
+    "relax.add": "Add",
+    "relax.asin": "Asin",
+    "relax.asinh": "Asinh",
+    "relax.atan": "Atan",
+    "relax.atanh": "Atanh",
+    "relax.ceil": "Ceil",
+    "relax.cos": "Cos",
+    "relax.cosh": "Cosh",
+    "relax.divide": "Div",
+    "relax.equal": "Equal",
+    "relax.erf": "Erf",
+    "relax.exp": "Exp",
+    "relax.floor": "Floor",
+    "relax.greater": "Greater",
+    "relax.greater_equal": "GreaterOrEqual",
+    "relax.isinf": "IsInf",
+    "relax.isnan": "IsNaN",
+    "relax.less": "Less",
+    "relax.less_equal": "LessOrEqual",
+    "relax.log": "Log",
+    "relax.logical_and": "And",
+    "relax.logical_not": "Not",
+    "relax.logical_or": "Or",
+    "relax.logical_xor": "Xor",
+    "relax.maximum": "Max",
+    "relax.minimum": "Min",
+    "relax.multiply": "Mul",
+    "relax.negative": "Neg",
+    "relax.power": "Pow",
+    "relax.round": "Round",
+    "relax.sigmoid": "Sigmoid",
+    "relax.sign": "Sign",
+    "relax.sin": "Sin",
+    "relax.sinh": "Sinh",
+    "relax.sqrt": "Sqrt",
+    "relax.subtract": "Sub",
+    "relax.tan": "Tan",
+    "relax.tanh": "Tanh",
+    "relax.where": "Where",
+    "relax.nn.relu": "Relu",
+    "graphgrad.copy": "Identity",
+    "relax.grad.no_grad": "Identity",
+    "relax.grad.start_checkpoint": "Identity",
+    "relax.grad.end_checkpoint": "Identity",
+}
+
+
+def _same(site: Site) -> str:
+    operator = _SAME[site.call.op.name]
+    return str(site.graph.node(operator, *site.names))
+
+
+writes(*_SAME)(_same)
+
+
+@writes("relax.astype")
+def _cast(site: Site) -> Any:
+    return site.graph.node("Cast", site.names[0], to=elem_type(site.dtype))
+
+
+@writes("relax.rsqrt")
+def _rsqrt(site: Site) -> Any:
+    return site.graph.node("Reciprocal", site.graph.node("Sqrt", site.names[0]))
+
+
+@writes("relax.square")
+def _square(site: Site) -> Any:
+    return site.graph.node("Mul", site.names[0], site.names[0])
+
+
+@writes("relax.not_equal")
+def _not_equal(site: Site) -> Any:
+    return site.graph.node("Not", site.graph.node("Equal", *site.names))
+
+
+@writes("relax.isfinite")
+def _is_finite(site: Site) -> Any:
+    return site.graph.node("Not", _is_excluded(site, site.names[0]))
+
+
+def _is_excluded(site: Site, x: str) -> str:
+    """Whether the elements are infinite or NaN."""
+    infinite, nan = site.graph.node("IsInf", x), site.graph.node("IsNaN", x)
+    return str(site.graph.node("Or", infinite, nan))
+
+
+@writes("graphgrad.masked_product")
+def _masked_product(site: Site) -> Any:
+    ct, factor = site.names
+    zero = site.graph.constant(0.0, site.dtype)
+    is_zero = site.graph.node("Equal", ct, zero)
+    excluded = site.graph.node("And", is_zero, _is_excluded(site, factor))
+    return site.graph.node("Where", excluded, zero, site.graph.node("Mul", ct, factor))
+
+
+@writes("relax.clip")
+def _clip(site: Site) -> Any:
+    x, *bounds = site.names
+    low, high = (site.graph.constant(float(bound.value), site.dtype) for bound in bounds)
+    return site.graph.node("Clip", x, low, high)
+
+
+@writes("relax.nn.leakyrelu")
+def _leaky_relu(site: Site) -> Any:
+    return site.graph.node("LeakyRelu", site.names[0], alpha=float(site.attributes.alpha))
+
+
+@writes("relax.nn.softplus")
+def _softplus(site: Site) -> Any:
+    """log(1 + exp βx) / β, and x itself where βx is above the threshold."""
+    (x,), graph = site.names, site.graph
+    beta, threshold = float(site.attributes.beta), float(site.attributes.threshold)
+    scaled = graph.node("Mul", x, graph.constant(beta, site.dtype))
+    soft = graph.node("Div", graph.node("Softplus", scaled), graph.constant(beta, site.dtype))
+    is_far = graph.node("Greater", scaled, graph.constant(threshold, site.dtype))
+    return graph.node("Where", is_far, x, soft)
+
+
+@writes("relax.nn.silu")
+def _silu(site: Site) -> Any:
+    (x,) = site.names
+    return site.graph.node("Mul", x, site.graph.node("Sigmoid", x))
+
+
+@writes("relax.nn.gelu")
+def _gelu(site: Site) -> Any:
+    (x,) = site.names
+
+    def constant(value: float) -> str:
+        return site.graph.constant(value, site.dtype)
+
+    erf = site.graph.node("Erf", site.graph.node("Mul", x, constant(0.5**0.5)))
+    half = site.graph.node("Mul", x, constant(0.5))
+    return site.graph.node("Mul", half, site.graph.node("Add", erf, constant(1.0)))
+
+
+@writes("relax.nn.softmax", "relax.nn.log_softmax")
+def _softmax(site: Site) -> Any:
+    operator = "Softmax" if site.call.op.name == "relax.nn.softmax" else "LogSoftmax"
+    return site.graph.node(operator, site.names[0], axis=int(site.attributes.axis))
+
+
+@writes("relax.zeros", "relax.ones", "relax.zeros_like", "relax.ones_like")
+def _filled(site: Site) -> Any:
+    value = 1.0 if "ones" in site.call.op.name else 0.0
+    fill = site.graph.constant(np.array(value, site.dtype))
+    return site.graph.node("Expand", fill, site.graph.shape(site.shape))
+
+
+@writes("relax.arange")
+def _arange(site: Site) -> Any:
+    """Integers between bounds that may be symbolic extents."""
+    graph = site.graph
+    if not site.dtype.startswith("int"):
+        raise UnwritableError(f"a range of {site.dtype}")
+
+    def scalar(value: Any) -> str:
+        vector = graph.extent(getattr(value, "value", value))
+        return str(graph.node("Reshape", vector, graph.ints([])))
+
+    numbers = graph.node("Range", *map(scalar, site.names))
+    return graph.node("Cast", numbers, to=elem_type(site.dtype))
+
+
+@writes("relax.full", "relax.full_like")
+def _full(site: Site) -> Any:
+    fill = site.graph.node("Cast", site.names[1], to=elem_type(site.dtype))
+    return site.graph.node("Expand", fill, site.graph.shape(site.shape))

@@ -1,0 +1,228 @@
+"""An ONNX graph that is being written: nodes, constants, and extents that are known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper, numpy_helper
+from tvm import relax
+
+from ...ir.attributes import Attributes
+from ...ir.tensor import type_shape
+
+OPSET = 17
+"""The lowest version that has all operators that are written, with the types they are used at."""
+
+NEWEST_OPSET = 21
+
+
+class UnwritableError(Exception):
+    """A call of an op that is known, with attributes or shapes at which it is not written."""
+
+
+class GraphWriter:
+    """The nodes and constants of a graph.
+
+    Parameters
+    ----------
+    opset : int
+        The version of the default domain, from `OPSET` to `NEWEST_OPSET`.
+    taken : sequence of str
+        Names that no value may get: those of inputs, outputs and weights.
+    """
+
+    def __init__(self, opset: int, taken: Sequence[str]):
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.places: set[str] = set()  # of maxima, see `window`
+        self._taken = set(taken)
+        self._constants: dict[Any, str] = {}
+        self._extents: dict[str, tuple[str, int]] = {}
+        self._hint = "value"
+
+    def hint(self, name: str) -> None:
+        """Name the values that follow by this."""
+        self._hint = name
+
+    def name(self, hint: str) -> str:
+        """A name that no other value has."""
+        unique, number = hint, 0
+        while unique in self._taken:
+            number += 1
+            unique = f"{hint}_{number}"
+        self._taken.add(unique)
+        return unique
+
+    def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """Add a node; the name of its output, or a list of them if there are several."""
+        names = [self.name(self._hint) for _ in range(outputs)]
+        label = self.name(f"{self._hint}/{operator}")
+        self.nodes.append(helper.make_node(operator, list(inputs), names, label, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def constant(self, value: Any, dtype: str | None = None) -> str:
+        """The name of a constant; equal ones are the same."""
+        array = np.array(value, dtype, order="C")
+        key = str(array.dtype), array.shape, array.tobytes()
+        if key not in self._constants:
+            name = self.name("constant")
+            self.initializers.append(numpy_helper.from_array(array, name))
+            self._constants[key] = name
+        return self._constants[key]
+
+    def ints(self, values: Sequence[int]) -> str:
+        """The name of a constant vector of int64."""
+        return self.constant(np.array(values, "int64").reshape(len(values)))
+
+    def read_extents(self, name: str, shape: Sequence[Any]) -> None:
+        """Let the symbolic extents of an input be read off its shape, where they are needed."""
+        for axis, extent in enumerate(shape):
+            if isinstance(extent, tvm.tirx.Var):
+                self._extents.setdefault(extent.name, (name, axis))
+
+    def extent(self, value: Any) -> str:
+        """The name of a vector of one int64: an extent, or an expression of symbolic ones."""
+        if isinstance(value, int | tvm.tirx.IntImm):
+            return self.ints([int(value)])
+        if isinstance(value, tvm.tirx.Var):
+            name, axis = self._extents[value.name]
+            key = f"extent {value.name}"
+            if key not in self._constants:
+                shape = self.node("Shape", name, start=axis, end=axis + 1)
+                self._constants[key] = shape
+            return self._constants[key]
+        operator = _ARITHMETIC.get(type(value))
+        if operator is None:
+            raise UnwritableError(f"the extent {value}")
+        return self.node(operator, self.extent(value.a), self.extent(value.b))
+
+    def shape(self, extents: Sequence[Any]) -> str:
+        """The name of a vector of int64 with these extents."""
+        if all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents):
+            return self.ints([int(extent) for extent in extents])
+        return self.node("Concat", *map(self.extent, extents), axis=0)
+
+    def reshape(self, x: str, extents: Sequence[Any]) -> str:
+        """A tensor in another shape; an extent of 0 is one."""
+        return self.node("Reshape", x, self.shape(extents), allowzero=1)
+
+    def reduce(self, operator: str, x: str, axes: Sequence[int], keepdims: bool) -> str:
+        """A reduction, whose axes are an input or an attribute by the version."""
+        if not axes:
+            return self.node("Identity", x)
+        if operator == "ReduceSum" or self.opset >= 18:
+            return self.node(operator, x, self.ints(axes), keepdims=int(keepdims))
+        return self.node(operator, x, axes=list(axes), keepdims=int(keepdims))
+
+    def permute(self, x: str, axes: Sequence[int]) -> str:
+        """A tensor with its axes in another order."""
+        return self.node("Transpose", x, perm=list(axes))
+
+
+_ARITHMETIC = {
+    tvm.ir.prim.Add: "Add",
+    tvm.ir.prim.Sub: "Sub",
+    tvm.ir.prim.Mul: "Mul",
+    # Extents are not negative.
+    tvm.ir.prim.FloorDiv: "Div",
+    tvm.ir.prim.Div: "Div",
+}
+
+
+class Site:
+    """A call that is being written.
+
+    Attributes
+    ----------
+    graph : GraphWriter
+    call : relax.Call
+    names : list
+        For each argument the name of the tensor, a list of names for a tuple, or the expression
+        itself if it is no tensor.
+    ty : type
+        Of the result.
+    """
+
+    def __init__(self, graph: GraphWriter, call: Any, names: list[Any], ty: Any):
+        self.graph, self.call, self.names, self.ty = graph, call, names, ty
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of the call, in plain Python values."""
+        return Attributes(self.call.attrs)
+
+    def shape_of(self, argument: int) -> list[Any]:
+        """The shape of an argument."""
+        return type_shape(self.call.args[argument].ty)
+
+    def static_shape_of(self, argument: int) -> list[int]:
+        """The shape of an argument, whose extents are known."""
+        return _static(self.shape_of(argument))
+
+    @property
+    def shape(self) -> list[Any]:
+        """The shape of the result."""
+        return type_shape(self.ty)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the result."""
+        return str(self.ty.dtype)
+
+    def axes(self, axes: Any, rank: int) -> list[int]:
+        """Axes as an attribute has them, none for all, as non-negative numbers."""
+        if axes is None:
+            return list(range(rank))
+        return [axis % rank for axis in (axes if isinstance(axes, tuple | list) else [axes])]
+
+
+def _static(shape: Sequence[Any]) -> list[int]:
+    if not all(isinstance(extent, int) for extent in shape):
+        raise UnwritableError(f"the shape {shape} is not known")
+    return list(shape)
+
+
+def refuse_out_layout(site: Site, layout: str) -> None:
+    """Raise `UnwritableError` if a call's result has a layout of its own."""
+    attributes = site.call.attrs
+    of_result = "" if isinstance(attributes, tvm.ir.DictAttrs) else attributes.out_layout
+    if of_result not in ("", layout):
+        raise UnwritableError(f"the layout {of_result} of the result")
+
+
+def static_extent(extent: Any) -> int:
+    """An extent that must be known."""
+    return _static([extent])[0]
+
+
+Writer = Callable[[Site], Any]
+"""Adds the nodes of a call; returns the name of its result, or a list for a tuple."""
+
+WRITERS: dict[str, Writer] = {}
+"""The writers by the names of ops."""
+
+
+def writes(*names: str) -> Callable[[Writer], Writer]:
+    """Register the writer of some ops."""
+
+    def register(function: Writer) -> Writer:
+        WRITERS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def elem_type(dtype: str) -> int:
+    """The number that ONNX has for a dtype."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def value_info(name: str, ty: relax.TensorType) -> onnx.ValueInfoProto:
+    """The type of an input or output, with the names of its symbolic dimensions."""
+    shape = [extent if isinstance(extent, int) else str(extent) for extent in type_shape(ty)]
+    return helper.make_tensor_value_info(name, elem_type(str(ty.dtype)), shape)

@@ -1,0 +1,140 @@
+"""A straight-line program as an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper, numpy_helper
+from tvm import relax
+
+from ...errors import ArgumentError, ModelError
+from ...ir.program import Program
+from ...ir.tensor import type_shape
+from .graph import (
+    NEWEST_OPSET,
+    OPSET,
+    WRITERS,
+    GraphWriter,
+    Site,
+    UnwritableError,
+    value_info,
+)
+
+
+def unwritable(value: Any) -> str | None:
+    """Why a binding's value cannot be written as it is: the name of its op; None if it can."""
+    if isinstance(value, relax.If):
+        return "relax.If"
+    if not isinstance(value, relax.Call):
+        return None
+    name = getattr(value.op, "name", str(value.op))
+    return None if name in WRITERS else name
+
+
+def model_of_program(
+    program: Program,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    weights: Mapping[str, np.ndarray],
+    opset: int | None = None,
+) -> onnx.ModelProto:
+    """Write a program as an ONNX model.
+
+    Parameters
+    ----------
+    program : Program
+        Of ops that are written, see `unwritable`. Its result is a flat tuple.
+    inputs, outputs : sequence of str
+        Names of its parameters and of its results.
+    weights : mapping
+        Values of those parameters that have one. They are inputs all the same, which whoever runs
+        the model may give.
+    opset : int, optional
+        The version of the default domain; by default the lowest that serves.
+
+    Raises
+    ------
+    ArgumentError
+        The version does not serve.
+    ModelError
+        A call cannot be written; names all of them.
+    """
+    opset = OPSET if opset is None else opset
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OPSET <= opset <= NEWEST_OPSET:
+        raise ArgumentError(
+            f"opset={opset!r}: gradients are written for versions {OPSET} to {NEWEST_OPSET} of the "
+            "default domain"
+        )
+    named = [*inputs, *outputs]
+    if len(set(named)) != len(named):
+        twice = next(name for name in named if named.count(name) > 1)
+        raise ArgumentError(f"the name {twice!r} would be that of two inputs or outputs; rename it")
+    graph = GraphWriter(opset, named)
+    names: dict[Any, Any] = dict(zip(program.params, inputs, strict=True))
+    for param, name in names.items():
+        graph.read_extents(name, type_shape(param.ty))
+    _write_bindings(graph, program, names)
+    results = [_named(graph, names, field) for field in program.result.fields]
+    for result, output in zip(results, outputs, strict=True):
+        graph.nodes.append(helper.make_node("Identity", [result], [output], f"{output}/Identity"))
+    types = [value_info(name, param.ty) for name, param in zip(inputs, program.params, strict=True)]
+    result_types = [
+        value_info(name, field.ty)
+        for name, field in zip(outputs, program.result.fields, strict=True)
+    ]
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    body = helper.make_graph(
+        graph.nodes, program.name, types, result_types, [*initializers, *graph.initializers]
+    )
+    version = helper.make_opsetid("", opset)
+    proto = helper.make_model(body, opset_imports=[version], producer_name="graphgrad")
+    proto.ir_version = helper.find_min_ir_version_for([version])
+    return proto
+
+
+def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any]) -> None:
+    """Write all bindings; `names` is extended by those of the variables.
+
+    Raises
+    ------
+    ModelError
+        Calls cannot be written; names all of them, before a file is.
+    """
+    problems: list[str] = []
+    for var, value in program.bindings:
+        graph.hint(str(var.name))
+        if isinstance(value, relax.MatchCast):
+            names[var] = _named(graph, names, value.value)
+        elif isinstance(value, relax.Call):
+            arguments = [_named(graph, names, argument) for argument in value.args]
+            name = getattr(value.op, "name", str(value.op))
+            try:
+                names[var] = WRITERS[name](Site(graph, value, arguments, var.ty))
+            except UnwritableError as error:
+                problems.append(f"{name} ({var.name}): {error}")
+                names[var] = "unwritten"
+        else:
+            names[var] = _named(graph, names, value)
+    if problems:
+        raise ModelError(
+            f"{len(problems)} call(s) of {program.name!r} cannot be written as ONNX:\n  "
+            + "\n  ".join(problems)
+        )
+
+
+def _named(graph: GraphWriter, names: Mapping[Any, Any], expr: Any) -> Any:
+    """The name of what holds an expression, a list for a tuple; itself if it is no tensor."""
+    if isinstance(expr, relax.Var):
+        return names[expr]
+    if isinstance(expr, relax.Tuple):
+        return [_named(graph, names, item) for item in expr.fields]
+    if isinstance(expr, relax.TupleGetItem):
+        whole = _named(graph, names, expr.tuple_value)
+        return whole[expr.index] if isinstance(whole, list) else whole
+    if isinstance(expr, tvm.ir.GenericConst):
+        return graph.constant(expr.value.numpy())
+    return expr

@@ -1,0 +1,163 @@
+"""Ops as ONNX: onnxruntime computes on every sample what the virtual machine computes.
+
+What cannot be said is refused, and counted here, so that nothing is refused that was written.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.check.machine import UNOPTIMIZED, Machine
+from graphgrad.check.samples import sample_inputs, sample_module
+from graphgrad.frontend.writer import model_of_program
+from graphgrad.frontend.writer.graph import OPSET, WRITERS
+from graphgrad.ir.inline import inline_calls
+from tests.peers import peer
+from tests.registry.checkers import OF_RULE
+from tests.running import function
+
+REFUSED = {
+    # In layouts or with reductions that ONNX has not, or where spatial extents are not known.
+    "relax.nn.conv1d": 3,
+    "relax.nn.conv2d": 5,
+    "relax.nn.conv3d": 2,
+    "relax.nn.conv1d_transpose": 2,
+    "relax.nn.conv2d_transpose": 3,
+    "relax.nn.conv3d_transpose": 2,
+    "graphgrad.conv_data_gradient": 6,
+    "graphgrad.conv_weight_gradient": 6,
+    "graphgrad.avg_pool_gradient": 1,
+    "relax.nn.avg_pool1d": 1,
+    "relax.nn.max_pool1d": 1,
+    "relax.nn.avg_pool2d": 3,
+    "relax.nn.max_pool2d": 2,
+    "relax.nn.avg_pool3d": 1,
+    "relax.nn.max_pool3d": 1,
+    "relax.nn.adaptive_avg_pool2d": 2,
+    "relax.scatter_elements": 7,
+    "relax.scatter_nd": 4,
+    "graphgrad.scatter_add": 1,
+    "relax.nn.pad": 9,
+    # The places of maxima are not those of a max_pool_index.
+    "graphgrad.max_pool_scatter": 4,
+    "graphgrad.max_pool_gather": 4,
+}
+"""How many samples of an op are refused."""
+
+OUTSIDE = ("graphgrad.gather", "graphgrad.scatter_add")
+"""Ops whose samples have indices that point outside, which onnxruntime refuses when it runs."""
+
+
+def written(mod, opset=None):
+    """Return a function of a module that returns one tensor, as an ONNX model."""
+    program = inline_calls(mod, "main")
+    program = replace(program, result=relax.Tuple([program.result]))
+    names = [f"x{number}" for number in range(len(program.params))]
+    return model_of_program(program, names, ["y"], {}, opset)
+
+
+def run(proto, arrays):
+    ort = peer("onnxruntime")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options)
+    feeds = {f"x{number}": np.asarray(array) for number, array in enumerate(arrays)}
+    return session.run(None, feeds)[0]
+
+
+def of_tensor(op_name, sample):
+    """Whether a sample can be run here: one result, and no constant of another dtype."""
+    is_alone = op_name not in ("relax.split", "graphgrad.moments")
+    return is_alone and "const()" not in str(sample)
+
+
+CASES = {
+    op_name: [sample for _, sample in cases if of_tensor(op_name, sample)]
+    for op_name, cases in OF_RULE.items()
+    if op_name in WRITERS
+}
+
+
+@pytest.mark.parametrize("op_name", [name for name, samples in CASES.items() if samples])
+def test_samples(op_name):
+    state = peer("onnxruntime").capi.onnxruntime_pybind11_state
+    refused, compared = Counter(), 0
+    for sample in CASES[op_name]:
+        mod = sample_module(op_name, sample, "main", "float32")
+        arrays = sample_inputs(sample, np.random.default_rng(0), "float32")
+        try:
+            proto = written(mod)
+        except gg.ModelError as error:
+            assert op_name in str(error)
+            refused[op_name] += 1
+            continue
+        onnx.checker.check_model(proto, full_check=True)
+        try:
+            given = run(proto, arrays)
+        except (state.InvalidArgument, state.Fail) as error:
+            assert op_name in OUTSIDE, error
+            continue
+        expected = Machine(mod, UNOPTIMIZED).call("main", arrays)[0]
+        assert given.shape == expected.shape
+        np.testing.assert_allclose(given, expected, rtol=2e-4, atol=2e-5)
+        compared += 1
+    assert refused[op_name] == REFUSED.get(op_name, 0)
+    assert compared or len(CASES[op_name]) == refused[op_name]
+
+
+F32 = "float32"
+op = relax.op
+X = np.array([[1.5, -2.0, 0.0], [np.inf, np.nan, -0.5]], F32)
+
+MAPS = {
+    "comparisons": lambda x: op.where(
+        op.logical_and(op.less(x, op.abs(x)), op.logical_not(op.equal(x, x))), x, op.floor(x)
+    ),
+    "bounds": lambda x: op.where(op.less_equal(x, op.ceil(x)), op.sign(x), op.negative(x)),
+    "kinds": lambda x: op.where(
+        op.isnan(x), op.zeros_like(x), op.where(op.isinf(x), x, op.ones_like(x))
+    ),
+    "finite": lambda x: op.where(op.logical_or(op.isfinite(x), op.greater(x, x)), x, op.square(x)),
+    "rounded": lambda x: op.where(op.not_equal(x, x), op.round(x), op.rsqrt(op.abs(x))),
+    "cast": lambda x: op.astype(op.greater_equal(x, op.sigmoid(x)), F32),
+    "clipped": lambda x: op.clip(op.tanh(x), -0.5, 0.25),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_ops_without_samples(name):
+    mod = function(lambda b, x: b.emit(MAPS[name](x)), (X.shape, F32))
+    expected = Machine(mod, UNOPTIMIZED).call("main", [X])[0]
+    np.testing.assert_allclose(run(written(mod), [X]), expected, rtol=1e-5)
+
+
+def test_symbolic_extents_are_read_off_the_inputs():
+    mod = sample_module(
+        "relax.nn.batch_flatten", OF_RULE["relax.nn.batch_flatten"][1][1], "main", F32
+    )
+    proto = written(mod)
+    assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
+    for count in (1, 4):
+        x = np.ones((count, 3, 2), F32)
+        assert run(proto, [x]).shape == (count, 6)
+
+
+@pytest.mark.parametrize("opset", [OPSET, 18, 21])
+def test_versions(opset):
+    mod = function(lambda b, x: b.emit(op.max(op.sum(x, axis=[0]), axis=[0])), ((2, 3), F32))
+    proto = written(mod, opset)
+    assert proto.opset_import[0].version == opset
+    onnx.checker.check_model(proto, full_check=True)
+    assert run(proto, [np.arange(6, dtype=F32).reshape(2, 3)]) == 7.0
+
+
+@pytest.mark.parametrize("opset", [OPSET - 1, 99, True, "17"])
+def test_versions_that_do_not_serve(opset):
+    mod = function(lambda b, x: b.emit(op.exp(x)), ((2, 3), F32))
+    with pytest.raises(gg.ArgumentError, match="opset"):
+        written(mod, opset)

@@ -1,0 +1,124 @@
+"""Gradients as ONNX: onnxruntime computes what `value_and_grad` computes."""
+
+import numpy as np
+import onnx
+import pytest
+
+import graphgrad as gg
+from graphgrad import models
+from tests import torch_export
+from tests import torch_image_nets as images
+from tests import torch_sequence_nets as sequences
+from tests.frontend.graphs import random
+from tests.models import test_exported_families as families
+from tests.models.test_second_order import build
+from tests.peers import peer
+
+QUICK = ["vit", images.mobilenet_v3, sequences.graph]
+"""Attention; grouped convolutions with batch norm; gathers and scatters."""
+
+LOOPS = [sequences.lstm, sequences.gru]
+
+
+def session(path):
+    ort = peer("onnxruntime")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(path, feeds):
+    runner = session(path)
+    names = [output.name for output in runner.get_outputs()]
+    return dict(zip(names, runner.run(None, feeds), strict=True))
+
+
+def _case(family):
+    name = family if isinstance(family, str) else family.__name__
+    marks = () if family in QUICK else pytest.mark.slow
+    return pytest.param(family, id=name, marks=marks)
+
+
+FAMILIES = [f for f in [*torch_export.NETWORKS, *families.SHAPES] if f not in LOOPS]
+
+
+def exported(family):
+    """Return a network in float32, its inputs, the same as a model, and whether it trains."""
+    torch = peer("torch")
+    net, inputs, training = build(family)
+    net.float()
+    inputs = {k: x.to(torch.float32) if x.is_floating_point() else x for k, x in inputs.items()}
+    dynamic = family is not sequences.graph
+    proto = torch_export.export(net, inputs, training, dynamic=dynamic)
+    return net, inputs, gg.from_onnx(proto), training
+
+
+@pytest.mark.parametrize("family", [*map(_case, FAMILIES)])
+def test_families_in_onnxruntime(family, tmp_path):
+    net, inputs, model, training = exported(family)
+    names = [name for name, _ in net.named_parameters()]
+    path = tmp_path / "gradient.onnx"
+    gg.gradient_to_onnx(model, path, wrt=names, training=training)
+    onnx.checker.check_model(str(path), full_check=True)
+    cotangent = families.cotangent_of(net, inputs).float().numpy()
+    arrays = {name: tensor.detach().numpy() for name, tensor in inputs.items()}
+    outputs, gradients = gg.value_and_grad(model, wrt=names, training=training)(arrays, cotangent)
+    (output,) = model.outputs
+    given = run(path, {**arrays, f"{output}.cotangent": cotangent})
+    np.testing.assert_allclose(given[output], outputs[output], rtol=1e-4, atol=1e-5)
+    error = {name: given[f"{name}.grad"] - gradients[name] for name in names}
+    assert families.norm(error) <= 1e-5 * families.norm(gradients)
+
+
+def test_loss_any_batch_and_weights_that_are_given(tmp_path):
+    model = gg.from_onnx(models.mlp((4, 8, 3)))
+    path = tmp_path / "gradient.onnx"
+    gg.gradient_to_onnx(model, path, wrt=["input", "fc1.weight"], loss="cross_entropy")
+    runner = session(path)
+    assert [x.name for x in runner.get_outputs()] == [
+        "loss",
+        "logits",
+        "input.grad",
+        "fc1.weight.grad",
+    ]
+    assert runner.get_inputs()[0].shape == ["N", 4]
+    f = gg.value_and_grad(model, wrt=["input", "fc1.weight"], loss="cross_entropy")
+    for count in (1, 5):
+        inputs = {"input": random(count, 4), "targets": np.arange(count) % 3}
+        outputs, gradients = f(inputs)
+        given = run(path, inputs)
+        np.testing.assert_allclose(given["loss"], outputs["loss"], rtol=1e-5)
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(given[f"{name}.grad"], gradient, rtol=1e-4, atol=1e-6)
+    doubled = 2 * model.params["fc1.weight"]
+    given = run(path, {**inputs, "fc1.weight": doubled})
+    model.params["fc1.weight"] = doubled
+    np.testing.assert_allclose(given["loss"], f(inputs)[0]["loss"], rtol=1e-5)
+
+
+# Bad input
+
+
+def test_kernels_are_refused_by_name_and_nothing_is_written(tmp_path):
+    path = tmp_path / "gradient.onnx"
+    path.write_bytes(b"before")
+    _, _, model, _ = exported(sequences.lstm)
+    with pytest.raises(gg.ModelError, match=r"scan.*/cells/LSTM"):
+        gg.gradient_to_onnx(model, path)
+    assert path.read_bytes() == b"before"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"wrt": "nothing"}, {"opset": 9}, {"loss": "nothing"}, {"rules": "none"}],
+    ids=str,
+)
+def test_arguments(options, tmp_path):
+    with pytest.raises(gg.ArgumentError):
+        gg.gradient_to_onnx(gg.from_onnx(models.mlp((4, 3))), tmp_path / "g.onnx", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(gg.ArgumentError, match="folder"):
+        gg.gradient_to_onnx(gg.from_onnx(models.mlp((4, 3))), tmp_path / "no" / "g.onnx")
