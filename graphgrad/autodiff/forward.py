@@ -122,6 +122,7 @@ class _Sweep:
             else:
                 emitted = emit_binding(self.emitter.builder, var, value, self.environment)
                 self.environment[var] = emitted
+                self.reads.add(var, emitted)
                 tangent = self._tangent(var, value) if var in self.activity.needed else None
             tangent = add(tangent, self.given.get(var))
             if tangent is not None:
@@ -153,7 +154,7 @@ class _Sweep:
             if self.mutations is not None:
                 # The call has run already when its tangent reads what it may have overwritten.
                 read = self.reads.of(list(leaves_of(tangent)))
-                self.mutations.refuse_overwritten(var, value, read)
+                self.mutations.refuse_overwritten(var, value, read, at_once=True)
         return tangent
 
     def _of_call(self, rule: Rule, var: Any, value: Any, tangents: list[Cotangent]) -> Cotangent:
@@ -177,7 +178,7 @@ class _Sweep:
         """Emit an If whose branches return their values and the tangents of those."""
         emitter = self.emitter
         if self.mutations is not None:
-            self.mutations.refuse_overwritten(var, value, variables_in(value))
+            self.mutations.refuse_overwritten(var, value, variables_in(value), at_once=True)
         sources = [var for var in dict.fromkeys(variables_in(value)) if var in self.tangents]
         # A zero that is first needed inside of a branch would be undefined outside of it.
         given = {
@@ -201,6 +202,7 @@ class _Sweep:
             condition = substitute(value.cond, self.environment)
             both = emitter.builder.emit(relax.If(condition, *branches, value.span), var.name)
             self.environment[var] = emitter.builder.emit(relax.TupleGetItem(both, 0), var.name)
+            self.reads.add(var, self.environment[var])
             floats = iter(emitter.lift(emitter.builder.emit(relax.TupleGetItem(both, 1))))
         return shaped_like(value.ty, lambda _: next(floats))
 

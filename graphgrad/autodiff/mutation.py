@@ -104,7 +104,9 @@ class Mutations:
                     [(label, [write.binding.name])],
                 )
 
-    def refuse_overwritten(self, var: Any, value: Any, names: Iterable[Any]) -> None:
+    def refuse_overwritten(
+        self, var: Any, value: Any, names: Iterable[Any], at_once: bool = False
+    ) -> None:
         """Raise if the gradient of a binding reads a value that is overwritten before the sweep.
 
         Parameters
@@ -113,6 +115,9 @@ class Mutations:
             The binding.
         names : variables of the program
             What the gradient reads.
+        at_once : bool
+            Whether it reads right behind the binding, as a tangent does: what later calls write
+            does no harm.
 
         Raises
         ------
@@ -124,7 +129,7 @@ class Mutations:
             for write in self._writes_to(name):
                 # A write by the binding itself spoils its arguments for the gradient, but not its
                 # result.
-                is_later = write.position > position
+                is_later = write.position > position and not at_once
                 if is_later or (write.position == position and not is_result):
                     raise MissingGradientError(
                         f"{self._what(write)} overwrites {name.name}, which the gradient of "
@@ -228,10 +233,14 @@ class Reads:
     def __init__(self, emitter: Any, environment: dict[Any, Any]):
         self.emitter = emitter
         self._names: dict[Any, list[Any]] = {}
-        for name, expr in environment.items():
-            if isinstance(expr, tvm.ir.Var):
-                self._names.setdefault(expr, []).append(name)
         self._seen: set[Any] = set()
+        for name, expr in environment.items():
+            self.add(name, expr)
+
+    def add(self, name: Any, expr: Any) -> None:
+        """Know a further variable of the program by its emitted value."""
+        if isinstance(expr, tvm.ir.Var):
+            self._names.setdefault(expr, []).append(name)
 
     def of(self, cotangents: Any) -> list[Any]:
         """The program's variables that new cotangents read, directly or through other bindings.

@@ -8,8 +8,12 @@ from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
 
 import graphgrad as gg
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.registry import unregister
 from tests.autodiff.test_if import Chosen
+from tests.autodiff.test_mutation import program, read_by_the_gradient
+from tests.lower import aliasing
+from tests.lower.aliasing import outside
 from tests.running import F64, function, run
 
 op = relax.op
@@ -207,6 +211,33 @@ def test_rule_that_is_not_linear_is_refused(user_rule):
     mod = function(lambda b, x: b.emit(op.erf(x)), ((3,), F64))
     with pytest.raises(gg.RuleError, match=r"test_jvp\.py:\d+: .*relax\.erf is not linear"):
         gg.jvp(mod)
+
+
+def test_value_that_is_overwritten_later_has_a_tangent():
+    """A tangent is computed right behind its value, where a gradient comes too late."""
+    mod = gg.jvp(program(read_by_the_gradient))
+    x, t = np.linspace(0.1, 1, 4), np.linspace(1, 2, 4)
+    machine = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
+    with outside():
+        _, tangent = machine["main_jvp"](to_tensor(x), to_tensor(t))
+    np.testing.assert_allclose(tangent.numpy(), 2 * x * np.cos(x * x) * t)
+
+
+def test_call_that_overwrites_what_its_tangent_reads(user_rule):
+    user_rule(
+        "tests.aliasing.declared_incremented",
+        lambda inputs, outputs, cts, attrs: [cts[0] * inputs[0]],
+    )
+
+    def build(b, x):
+        y = b.emit(op.multiply(x, x))
+        overwritten = op.call_inplace_packed(
+            aliasing.DECLARED_INCREMENTED, y, inplace_indices=0, ty_args=aliasing.TENSOR
+        )
+        return b.emit(op.add(b.emit(overwritten), x))
+
+    with pytest.raises(gg.MissingGradientError, match=r"overwrites gv, which gradients read"):
+        gg.jvp(program(build))
 
 
 def test_op_without_gradient_is_named():
