@@ -88,7 +88,7 @@ class SequenceSpec:
 
 @dataclass(frozen=True)
 class FamilySpec:
-    """A network of `families` and its data; `width` multiplies the settings named `wide`.
+    """A network of `torch_networks` and its data; `width` multiplies the settings named `wide`.
 
     Attributes
     ----------
@@ -120,13 +120,13 @@ class FamilySpec:
 
     def proto(self) -> onnx.ModelProto:
         """Return the model, with seeded weights."""
-        families = importlib.import_module("families")  # which needs torch
+        networks = importlib.import_module("torch_networks")  # which needs torch
         settings = {
             key: self._scaled(value) if key in self.wide else value
             for key, value in self.settings.items()
         }
         settings["classes"] = self.classes
-        return families.proto_of(self.family, settings, self.inputs(np.random.default_rng(0)))
+        return networks.proto_of(self.family, settings, self.inputs(np.random.default_rng(0)))
 
     def inputs(self, generator: np.random.Generator) -> np.ndarray:
         """Return random examples."""

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from families import network_of
 from onnx import helper, numpy_helper
 from torch import fx, nn
 from torch_models import transformer_encoder
+from torch_networks import network_of
 
 Attributes = Mapping[str, Any]
 Weights = Mapping[str, torch.Tensor]
 
 
 def twin(proto: onnx.ModelProto) -> nn.Module:
-    """Return the network of a file of `graphgrad.models` or of `families`, with its weights.
+    """Return the network of a file of `graphgrad.models` or of `torch_networks`, with its weights.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        In training mode; of a transformer encoder torch's own, of a file of `families` the network
+        In training mode; of a transformer encoder torch's own, of a file of `torch_networks` the network
         that it was made of.
 
     Raises
