@@ -32,8 +32,8 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        In training mode; of a transformer encoder torch's own, of a file of `torch_networks` the network
-        that it was made of.
+        In training mode; of a transformer encoder torch's own, of a file of `torch_networks` the
+        network that it was made of.
 
     Raises
     ------
