@@ -12,6 +12,7 @@ from graphgrad.check.samples import sample_inputs, sample_module
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.inline import inline_calls
 from graphgrad.ir.write import write_program
+from graphgrad.ops.elementwise import ELEMENTWISE
 from tests.autodiff.test_if import Chosen
 from tests.registry.checkers import OF_RULE
 from tests.running import F64, function
@@ -50,12 +51,17 @@ def drawing(*shapes):
     return lambda generator: [generator.uniform(0.5, 1.5, shape) for shape in shapes]
 
 
+def operands(sample):
+    return len(sample_inputs(sample, np.random.default_rng(0)))
+
+
 CASES = [
     pytest.param(op_name, sample, which, id=f"{op_name}-{which}")
     for op_name, cases in OF_RULE.items()
     for rule, sample in cases[:1]
     if rule.function is not None and "'n'" not in str(sample)
-    for which in ("all", "first")[: len(sample_inputs(sample, np.random.default_rng(0)))]
+    # Maps treat all operands alike.
+    for which in ("all", "first")[: 1 if op_name in ELEMENTWISE else operands(sample)]
 ]
 
 

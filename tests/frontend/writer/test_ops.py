@@ -17,6 +17,7 @@ from graphgrad.check.samples import sample_inputs, sample_module
 from graphgrad.frontend.writer import model_of_program
 from graphgrad.frontend.writer.graph import OPSET, WRITERS
 from graphgrad.ir.inline import inline_calls
+from graphgrad.ops.elementwise import ELEMENTWISE
 from tests.peers import peer
 from tests.registry.checkers import OF_RULE
 from tests.running import function
@@ -77,7 +78,8 @@ def of_tensor(op_name, sample):
 
 
 CASES = {
-    op_name: [sample for _, sample in cases if of_tensor(op_name, sample)]
+    # Maps are one node, whatever the shapes are.
+    op_name: [s for _, s in cases if of_tensor(op_name, s)][: 2 if op_name in ELEMENTWISE else None]
     for op_name, cases in OF_RULE.items()
     if op_name in WRITERS
 }
