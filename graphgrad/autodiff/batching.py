@@ -63,6 +63,14 @@ def batch_program(program: Program, batched: Sequence[Any], extent: int) -> Prog
     return new_program(program, program.name, params, body)
 
 
+def with_axis(result: Tensor, extent: int, old: Any) -> Tensor:
+    """A result of such a program with the axis: repeated where it is the same for all values.
+
+    `old` is its type without the axis.
+    """
+    return result if result.ndim > old.ndim else op.broadcast_to(result, [extent, *result.shape])
+
+
 class _Batcher:
     """The state of the transform.
 

@@ -86,8 +86,8 @@ class Tangents:
         """
         program = self._program
         environment = begin_program(program, emitter.builder, arguments)
-        given = dict(zip(self._wrt, tangents, strict=True))
-        sweep = _Sweep(emitter, program, environment, self._activity, given)
+        seeds = dict(zip(self._wrt, tangents, strict=True))
+        sweep = _Sweep(emitter, program, environment, self._activity, seeds)
         sweep.run()
         return substitute(program.result, environment), sweep.of(program.result)
 
@@ -101,15 +101,15 @@ class _Sweep:
         program: Program,
         environment: dict[Any, Any],
         activity: Activity,
-        given: dict[Any, Cotangent],
+        seeds: dict[Any, Cotangent],
     ):
         self.emitter = emitter
         self.program = program
         self.environment = environment
         self.activity = activity
-        self.given = given
+        self.seeds = seeds
         params = set(program.params)
-        self.tangents = {var: tangent for var, tangent in given.items() if var in params}
+        self.tangents = {var: tangent for var, tangent in seeds.items() if var in params}
         self.wanted = _wanted_outputs(program, activity)
         self.mutations = mutations_of(program)
         self.reads = Reads(emitter, environment)
@@ -124,7 +124,7 @@ class _Sweep:
                 self.environment[var] = emitted
                 self.reads.add(var, emitted)
                 tangent = self._tangent(var, value) if var in self.activity.needed else None
-            tangent = add(tangent, self.given.get(var))
+            tangent = add(tangent, self.seeds.get(var))
             if tangent is not None:
                 self.tangents[var] = tangent
 
@@ -181,7 +181,7 @@ class _Sweep:
             self.mutations.refuse_overwritten(var, value, variables_in(value), at_once=True)
         sources = [var for var in dict.fromkeys(variables_in(value)) if var in self.tangents]
         # A zero that is first needed inside of a branch would be undefined outside of it.
-        given = {
+        seeds = {
             source: map_leaves(lambda tensor: emitter.lift(tensor.expr), self.tangents[source])
             for source in sources
         }
@@ -191,7 +191,7 @@ class _Sweep:
 
             def body() -> list[Any]:
                 arguments = [self.environment.get(param, param) for param in program.params]
-                of_sources = [given[source] for source in sources]
+                of_sources = [seeds[source] for source in sources]
                 result, tangent = tangents.emit(emitter, of_sources, arguments)
                 return [emitter.lift(result), floats_of(emitter, tangent, value.ty)]
 

@@ -16,13 +16,13 @@ from ..errors import ArgumentError
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter, type_shape
-from ..ir.write import new_program, write_function
+from ..ir.write import write_beside
 from .accumulate import unique_name
 from .activity import Wrt, select
 from .forward import Tangents, floats_of
 from .jvp import only_floats
 from .nested import float_types, shaped_like
-from .reverse import Gradients
+from .reverse import gradient_program
 from .vjp import cotangent_params
 
 
@@ -81,25 +81,20 @@ def hvp_of_program(
         products = iter(floats_of(emitter, of_gradients, gradients.ty))
         return outputs, gradients, only_floats(gradients.ty, products)
 
-    mod = tvm.IRModule(program.kernels) if mod is None else mod
-    params = [*gradient.params, *vectors]
-    name, pure, dataflow = f"{program.name}_hvp", program.pure, program.dataflow
-    return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
+    return write_beside(program, "hvp", [*gradient.params, *vectors], body, mod)
 
 
 def _gradient_program(program: Program, wrt: Sequence[Any], cotangents: Sequence[Any]) -> Program:
-    """A program of the same parameters and cotangents, that returns results and gradients."""
-    derivative = Gradients(program, wrt)
+    """The gradients for these cotangents of the float results; without any, for ones."""
 
-    def body(emitter: Emitter) -> Any:
+    def seed(emitter: Emitter) -> Any:
         remaining = iter(cotangents)
 
-        def seed(ty: Any) -> Any:
+        def of_type(ty: Any) -> Any:
             if cotangents:
                 return emitter.lift(next(remaining))
             return emitter.full(1.0, type_shape(ty), str(ty.dtype))
 
-        result, gradients = derivative.emit(emitter, shaped_like(program.result.ty, seed))
-        return result, tuple(gradients)
+        return shaped_like(program.result.ty, of_type)
 
-    return new_program(program, program.name, [*program.params, *cotangents], body)
+    return gradient_program(program, wrt, cotangents, seed)

@@ -10,15 +10,17 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..ir.calls import result_types
 from ..ir.inline import inline_calls
 from ..ir.program import Program, emit_program, substitute
 from ..ir.tensor import Emitter, Tensor, type_shape
-from ..ir.write import new_program, write_function
+from ..ir.write import new_program, write_beside
 from ..ops import functional as op
 from .activity import Wrt, has_cotangent, select
-from .batching import batch_program
+from .batching import batch_program, with_axis
 from .forward import Tangents, floats_of
-from .reverse import Gradients
+from .nested import at_path, member
+from .reverse import gradient_program
 
 Mode = Literal["auto", "fwd", "rev"]
 
@@ -28,8 +30,12 @@ def jacobian_of_module(
 ) -> tvm.IRModule:
     """Add to a module the Jacobian of one of its functions; see `graphgrad.jacobian`."""
     program = inline_calls(mod, func, rules)
-    types = _types(program.result.ty)
-    floats = [index for index, ty in enumerate(types) if _is_float(ty)]
+    types = result_types(program.result.ty)
+    floats = [
+        index
+        for index, ty in enumerate(types)
+        if isinstance(ty, relax.TensorType) and has_cotangent(ty)
+    ]
     chosen = of if of is not None else (floats[0] if floats else None)
     if chosen not in floats or isinstance(chosen, bool):
         raise ArgumentError(
@@ -38,14 +44,6 @@ def jacobian_of_module(
         )
     path = (chosen,) if isinstance(program.result.ty, relax.TupleType) else ()
     return jacobian_of_program(program, select(program, wrt), path, mode, mod)
-
-
-def _types(ty: Any) -> list[Any]:
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
-
-
-def _is_float(ty: Any) -> bool:
-    return isinstance(ty, relax.TensorType) and has_cotangent(ty)
 
 
 def jacobian_of_program(
@@ -79,9 +77,7 @@ def jacobian_of_program(
         The shapes are not known, or `mode` is none of these.
     MissingGradientError, NotDifferentiableError, RuleError
     """
-    ty = program.result.ty
-    for index in of:
-        ty = ty.fields[index]
+    ty = member(program.result.ty, of)
     shapes = [_static_shape(var.name, var.ty) for var in wrt]
     of_shape = _static_shape("the result", ty)
     check_mode(mode)
@@ -97,9 +93,7 @@ def jacobian_of_program(
         ]
         return outputs, tuple(whole)
 
-    mod = tvm.IRModule(program.kernels) if mod is None else mod
-    name, pure, dataflow = f"{program.name}_jacobian", program.pure, program.dataflow
-    return write_function(mod, name, program.params, body, pure=pure, dataflow=dataflow)
+    return write_beside(program, "jacobian", program.params, body, mod)
 
 
 def check_mode(mode: Any) -> None:
@@ -130,14 +124,11 @@ def _rows_reverse(
 ) -> tuple[Any, list[Tensor]]:
     """The outputs, and the gradients of each element of a result: (elements, \\*shape) each."""
     cotangent = relax.Var("ct", ty)
-    derivative = Gradients(program, wrt)
 
-    def body(inner: Emitter) -> Any:
-        seed = at_path(program.result.ty, of, inner.lift(cotangent))
-        result, gradients = derivative.emit(inner, seed)
-        return result, tuple(gradients)
+    def seed(inner: Emitter) -> Any:
+        return at_path(program.result.ty, of, inner.lift(cotangent))
 
-    gradient = new_program(program, program.name, [*program.params, cotangent], body)
+    gradient = gradient_program(program, wrt, [cotangent], seed)
     return _all_rows(emitter, gradient, cotangent)
 
 
@@ -162,15 +153,6 @@ def _rows_forward(
     return outputs, jacobians
 
 
-def at_path(ty: Any, path: Sequence[int], cotangent: Any) -> Any:
-    """A cotangent of a value of a type that has one in a single place."""
-    if not path:
-        return cotangent
-    parts: list[Any] = [None] * len(ty.fields)
-    parts[path[0]] = at_path(ty.fields[path[0]], path[1:], cotangent)
-    return parts
-
-
 def _all_rows(emitter: Emitter, program: Program, seed: Any) -> tuple[Any, list[Tensor]]:
     """Emit a program for all basis vectors in the place of its last parameter.
 
@@ -192,8 +174,3 @@ def _all_rows(emitter: Emitter, program: Program, seed: Any) -> tuple[Any, list[
         with_axis(emitter.lift(row), count, old)
         for row, old in zip(rows.fields, program.result.ty.fields[1].fields, strict=True)
     ]
-
-
-def with_axis(row: Tensor, count: int, old: Any) -> Tensor:
-    """A result with the axis: repeated where it depends on no basis vector, as it is zero."""
-    return row if row.ndim > old.ndim else op.broadcast_to(row, [count, *row.shape])

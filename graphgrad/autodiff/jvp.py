@@ -12,7 +12,7 @@ from ..errors import NotDifferentiableError
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter
-from ..ir.write import write_function
+from ..ir.write import write_beside
 from .accumulate import unique_name
 from .activity import Wrt, has_cotangent, select
 from .forward import Tangents, floats_of
@@ -93,9 +93,7 @@ def jvp_of_program(
         floats = iter(floats_of(emitter, tangent, program.result.ty))
         return result, only_floats(program.result.ty, floats)
 
-    mod = tvm.IRModule(program.kernels) if mod is None else mod
-    name, params = f"{program.name}_jvp", [*program.params, *seeds]
-    return write_function(mod, name, params, body, pure=program.pure, dataflow=program.dataflow)
+    return write_beside(program, "jvp", [*program.params, *seeds], body, mod)
 
 
 def only_floats(ty: Any, floats: Iterator[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax
@@ -27,6 +27,22 @@ def shaped_like(ty: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(ty, relax.TupleType):
         return [shaped_like(item, leaf) for item in ty.fields]
     return leaf(ty) if has_cotangent(ty) else None
+
+
+def at_path(ty: Any, path: Sequence[int], leaf: Any) -> Any:
+    """A cotangent of a value of a type that has one in a single place of nested tuples."""
+    if not path:
+        return leaf
+    parts: list[Any] = [None] * len(ty.fields)
+    parts[path[0]] = at_path(ty.fields[path[0]], path[1:], leaf)
+    return parts
+
+
+def member(whole: Any, path: Sequence[int]) -> Any:
+    """What a tuple, or the type of one, has in a place; a path goes from the outside in."""
+    for index in path:
+        whole = whole.fields[index]
+    return whole
 
 
 def leaves_of(nested: Any) -> Iterator[Any]:

@@ -12,12 +12,12 @@ from ..errors import ArgumentError, NotDifferentiableError
 from ..ir.inline import inline_calls
 from ..ir.program import Program, emit_program, substitute
 from ..ir.tensor import Emitter, type_shape
-from ..ir.write import new_program, write_function
+from ..ir.write import write_beside
 from ..ops import functional as op
 from .activity import Wrt, has_cotangent, select
-from .batching import batch_program
-from .jacobian import at_path, with_axis
-from .reverse import Gradients
+from .batching import batch_program, with_axis
+from .nested import at_path, member
+from .reverse import gradient_program
 
 
 def per_example_of_module(
@@ -76,21 +76,13 @@ def per_example_of_program(
             f"examples: {both or 'none is given'}; name the parameters that differ between "
             "examples, and others in wrt, of which each example has a gradient"
         )
-    derivative = Gradients(program, wrt)
+    scalar = member(program.result.ty, loss)
 
-    def of_one(emitter: Emitter) -> Any:
-        scalar = program.result
-        for index in loss:
-            scalar = scalar.fields[index]
-        seed = emitter.full(1.0, [], str(scalar.ty.dtype))
-        result, gradients = derivative.emit(emitter, at_path(program.result.ty, loss, seed))
-        for index in loss:
-            result = result.fields[index]
-        return result, tuple(gradients)
+    def seed(emitter: Emitter) -> Any:
+        return at_path(program.result.ty, loss, emitter.full(1.0, [], str(scalar.dtype)))
 
-    one = new_program(program, program.name, program.params, of_one)
+    one = gradient_program(program, wrt, [], seed)
     many = batch_program(one, examples, count)
-
     params = list(many.params)
     if is_batch:
         varies = [param in set(examples) for param in program.params]
@@ -105,16 +97,14 @@ def per_example_of_program(
             for param, inner in zip(params, many.params, strict=True)
         ]
         environment = emit_program(many, emitter.builder, arguments)
-        losses, gradients = substitute(many.result, environment).fields
-        old_loss, old_gradients = one.result.ty.fields
-        return with_axis(emitter.lift(losses), count, old_loss), tuple(
+        outputs, gradients = substitute(many.result, environment).fields
+        losses = emitter.lift(member(outputs, loss))
+        return with_axis(losses, count, scalar), tuple(
             with_axis(emitter.lift(gradient), count, old)
-            for gradient, old in zip(gradients.fields, old_gradients.fields, strict=True)
+            for gradient, old in zip(gradients.fields, one.result.ty.fields[1].fields, strict=True)
         )
 
-    mod = tvm.IRModule(program.kernels) if mod is None else mod
-    name, pure, dataflow = f"{program.name}_per_example", program.pure, program.dataflow
-    return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
+    return write_beside(program, "per_example", params, body, mod)
 
 
 def _without_axis(param: Any) -> relax.Var:

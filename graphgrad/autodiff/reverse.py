@@ -22,7 +22,7 @@ from ..ir.calls import data_of
 from ..ir.program import Program, emit_program, substitute, variables_in
 from ..ir.provenance import gradient_span, read
 from ..ir.tensor import Emitter, type_shape
-from ..ir.write import write_function
+from ..ir.write import new_program, write_function
 from ..registry.rule import Rule, user_rule
 from .activity import Activity, analyze, has_cotangent
 from .apply import Cotangent, apply_rule
@@ -108,6 +108,38 @@ class Gradients:
         mod = tvm.IRModule(self._kernels) if mod is None else mod
         pure, dataflow = self._program.pure, self._program.dataflow
         return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
+
+
+def gradient_program(
+    program: Program,
+    wrt: Sequence[Any],
+    cotangents: Sequence[Any],
+    seed: Callable[[Emitter], Cotangent],
+) -> Program:
+    """A program that returns a program's result, and a tuple of its gradients.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    wrt : sequence of variables of the program
+    cotangents : sequence of relax.Var
+        Further parameters, behind those of the program.
+    seed : callable
+        The cotangent of the result, as for `backward`; it may read these parameters.
+
+    Raises
+    ------
+    MissingGradientError
+        As `expand`.
+    """
+    derivative = Gradients(program, wrt)
+
+    def body(emitter: Emitter) -> Any:
+        result, gradients = derivative.emit(emitter, seed(emitter))
+        return result, tuple(gradients)
+
+    return new_program(program, program.name, [*program.params, *cotangents], body)
 
 
 def backward(

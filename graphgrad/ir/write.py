@@ -58,6 +58,30 @@ def write_function(
     return extended
 
 
+def write_beside(
+    program: Program,
+    suffix: str,
+    params: Sequence[Any],
+    body: Callable[[Emitter], Any],
+    mod: tvm.IRModule | None = None,
+) -> tvm.IRModule:
+    """A module with a function ``<name>_<suffix>`` that is made of a program.
+
+    Parameters
+    ----------
+    program : Program
+        Gives the name and the purity.
+    suffix : str
+    params, body
+        As of `write_function`.
+    mod : IRModule, optional
+        The module to add it to; by default, one of the kernels that the program may call.
+    """
+    mod = tvm.IRModule(program.kernels) if mod is None else mod
+    name, pure, dataflow = f"{program.name}_{suffix}", program.pure, program.dataflow
+    return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
+
+
 def write_program(program: Program, name: str) -> tvm.IRModule:
     """A module of a program as a function, and of the kernels that it may call."""
 
