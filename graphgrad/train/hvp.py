@@ -10,13 +10,12 @@ import tvm
 
 from ..autodiff.activity import Wrt, select
 from ..autodiff.hvp import hvp_of_module, hvp_of_program
-from ..errors import ArgumentError, InputError
+from ..errors import InputError
 from ..frontend.model import Model
 from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_types, placed, read_arrays
-from .on_device import Shapes
-from .recent import Recent
+from .subjects import refuse_arguments
 from .tensors import Arrays
 from .value_and_grad import ValueAndGrad
 
@@ -95,13 +94,9 @@ def hvp(
     >>> _, gradients, products = product({"x": x, "targets": labels}, vectors=gradients)
     """
     if isinstance(subject, Model):
-        if func != "main":
-            raise ArgumentError(f"func={func!r} names a function of a module; a model has one")
+        refuse_arguments("a Model", func=func)
         return HessianVectorProduct(subject, wrt, loss, training, rules, target, winograd)
-    of_models = {"loss": loss, "training": training}
-    for name, value in of_models.items():
-        if value is not None:
-            raise ArgumentError(f"{name}={value!r} is for a Model; given a module, write it in")
+    refuse_arguments("a module", loss=loss, training=training)
     return hvp_of_module(subject, func, wrt, rules)
 
 
@@ -109,19 +104,6 @@ class HessianVectorProduct(ValueAndGrad):
     """Outputs, gradients and Hessian-vector products of a model; made by `hvp`."""
 
     how_to_keep = "pickle the model, and call graphgrad.hvp where it is needed"
-
-    def __init__(
-        self,
-        model: Model,
-        wrt: str | Sequence[str] | None,
-        loss: LossChoice,
-        training: bool | None,
-        rules: str,
-        target: Any,
-        winograd: bool = True,
-    ):
-        super().__init__(model, wrt, loss, training, rules, target, winograd)
-        self._products: Recent[Shapes, Callable[..., Any]] = Recent(self._limit)
 
     @one_at_a_time
     def __call__(  # type: ignore[override]
@@ -155,12 +137,12 @@ class HessianVectorProduct(ValueAndGrad):
         arguments += self._cotangents(forward, cotangent)
         wrt = select(forward.program, self._objective.wrt_variables)
         arguments += self._vectors(vectors, [var.ty for var in wrt])
-        compiled = self._products.get(shapes, lambda: self._compile_product(forward, wrt))
-        values, gradients, products = compiled(*arguments)
+        values, gradients, products = self._function(forward, shapes)(*arguments)
         return self._outputs(values), self._by_wrt(gradients), self._by_wrt(products)
 
-    def _compile_product(self, forward: Forward, wrt: Sequence[Any]) -> Callable[..., Any]:
+    def _compile_function(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments, cotangents and vectors to the results."""
+        wrt = select(forward.program, self._objective.wrt_variables)
         mod = hvp_of_program(forward.program, wrt)
         return self._compile(mod, f"{FORWARD}_hvp", "a Hessian-vector product")
 

@@ -15,8 +15,7 @@ from ..ir.calls import result_types
 from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward
 from .inputs import Inputs
-from .on_device import Shapes
-from .recent import Recent
+from .subjects import refuse_arguments
 from .tensors import Arrays
 from .value_and_grad import ValueAndGrad
 
@@ -108,11 +107,9 @@ def jacobian(
     >>> outputs, jacobians = gg.jacobian(model, wrt="x", of="logits")(x)
     """
     if isinstance(subject, Model):
-        if func != "main":
-            raise ArgumentError(f"func={func!r} names a function of a module; a model has one")
+        refuse_arguments("a Model", func=func)
         return Jacobian(subject, wrt, of, mode, training, rules, target, winograd)
-    if training is not None:
-        raise ArgumentError(f"training={training!r} is for a Model; given a module")
+    refuse_arguments("a module", training=training)
     return jacobian_of_module(subject, func, wrt, of, mode, rules)
 
 
@@ -142,7 +139,6 @@ class Jacobian(ValueAndGrad):
         check_mode(mode)
         self._of = model.outputs.index(floats[0] if of is None else of)
         self._mode = mode
-        self._jacobians: Recent[Shapes, Callable[..., Any]] = Recent(self._limit)
 
     @one_at_a_time
     def __call__(self, inputs: Inputs, seed: int = 0) -> tuple[Arrays, Arrays]:  # type: ignore[override]
@@ -168,11 +164,10 @@ class Jacobian(ValueAndGrad):
             The device failed.
         """
         arguments, forward, shapes = self._arguments(inputs, seed)
-        compiled = self._jacobians.get(shapes, lambda: self._compile_jacobian(forward))
-        values, jacobians = compiled(*arguments)
+        values, jacobians = self._function(forward, shapes)(*arguments)
         return self._outputs(values), self._by_wrt(jacobians)
 
-    def _compile_jacobian(self, forward: Forward) -> Callable[..., Any]:
+    def _compile_function(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments to results and Jacobians."""
         wrt = select(forward.program, self._objective.wrt_variables)
         mod = jacobian_of_program(forward.program, wrt, (0, self._of), self._mode)

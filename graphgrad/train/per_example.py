@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -14,12 +14,12 @@ from ..errors import ArgumentError, InputError, NotDifferentiableError
 from ..frontend.model import Model
 from ..ir.tensor import type_shape
 from ..runtime.synchronized import one_at_a_time
-from .forward import FORWARD, LossChoice
-from .inputs import Inputs, check_seed
-from .on_device import CallInputs, Shapes
-from .recent import Recent
+from .forward import FORWARD, Forward, LossChoice
+from .inputs import Inputs
+from .on_device import Shapes
+from .subjects import refuse_arguments
 from .tensors import Arrays, as_arrays
-from .value_and_grad import LOSS, TARGETS, ValueAndGrad
+from .value_and_grad import LOSS, ValueAndGrad
 
 
 @overload
@@ -107,14 +107,14 @@ def per_example_grads(
     >>> norms = np.linalg.norm(gradients["fc.weight"].reshape(len(losses), -1), axis=1)
     """
     if isinstance(subject, Model):
-        for name, value in {"count": count, "examples": examples}.items():
-            if value is not None:
-                raise ArgumentError(f"{name}={value!r} is for a module; a model's batch tells it")
-        if func != "main":
-            raise ArgumentError(f"func={func!r} names a function of a module; a model has one")
+        refuse_arguments("a Model", count=count, examples=examples, func=func)
+        if loss is None:
+            raise ArgumentError(
+                "loss is missing: the gradient of an example is that of its loss; give loss=, as "
+                "of train_step, or the name of a scalar output"
+            )
         return PerExampleGradients(subject, wrt, loss, training, rules, target, winograd)
-    if loss is not None or training is not None:
-        raise ArgumentError("loss= and training= are for a Model; given a module")
+    refuse_arguments("a module", loss=loss, training=training)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"count={count!r}: give the number of examples, at least 1")
     return per_example_of_module(subject, func, wrt, examples, count, rules)
@@ -124,24 +124,6 @@ class PerExampleGradients(ValueAndGrad):
     """Losses and gradients of the examples of a batch; made by `per_example_grads`."""
 
     how_to_keep = "pickle the model, and call graphgrad.per_example_grads where it is needed"
-
-    def __init__(
-        self,
-        model: Model,
-        wrt: str | Sequence[str] | None,
-        loss: LossChoice,
-        training: bool | None,
-        rules: str,
-        target: Any,
-        winograd: bool = True,
-    ):
-        if loss is None:
-            raise ArgumentError(
-                "loss is missing: the gradient of an example is that of its loss; give loss=, as "
-                "of train_step, or the name of a scalar output"
-            )
-        super().__init__(model, wrt, loss, training, rules, target, winograd)
-        self._per_example: Recent[Shapes, Callable[..., Any]] = Recent(self._limit)
 
     @one_at_a_time
     def __call__(self, inputs: Inputs, seed: int = 0) -> tuple[np.ndarray, Arrays]:  # type: ignore[override]
@@ -169,24 +151,15 @@ class PerExampleGradients(ValueAndGrad):
             The gradient of an example depends on the others.
         OutOfMemoryError, DeviceError
         """
-        named_inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
-        targets = named_inputs.pop(TARGETS, None) if self._takes_targets(named_inputs) else None
-        call_inputs = self._call_inputs(named_inputs)
-        count = self._count(call_inputs)
-        forward = self._forward(call_inputs)
-        seeds = (check_seed(seed) << 32) + np.arange(count)
-        arguments = [
-            *call_inputs.tensors.values(),
-            *self._targets(targets, forward),
-            *self._owned(),
-            *([self._staging.queue("the seeds", seeds)] if forward.seeded else []),
-        ]
-        shapes = call_inputs.shapes
-        compiled = self._per_example.get(shapes, lambda: self._compile_examples(shapes, count))
-        losses, gradients = compiled(*arguments)
+        arguments, forward, shapes = self._arguments(inputs, seed)
+        losses, gradients = self._function(forward, shapes)(*arguments)
         return as_arrays({LOSS: losses})[LOSS], self._by_wrt(gradients)
 
-    def _count(self, call_inputs: CallInputs) -> int:
+    def _seeds(self, word: int, shapes: Shapes) -> np.ndarray:
+        """A seed for each example."""
+        return word + np.arange(self._count(shapes))
+
+    def _count(self, shapes: Shapes) -> int:
         """The number of examples in a batch.
 
         Raises
@@ -197,11 +170,11 @@ class PerExampleGradients(ValueAndGrad):
             The model computes batches of one size only.
         """
         names = list(self._model.inputs)
-        firsts = {shape[0] for shape in call_inputs.shapes if shape}
-        if len(firsts) != 1 or not all(call_inputs.shapes):
+        firsts = {shape[0] for shape in shapes if shape}
+        if len(firsts) != 1 or not all(shapes):
             raise InputError(
                 f"the examples lie along the first axis of each input, but their shapes are "
-                f"{dict(zip(names, call_inputs.shapes, strict=True))}"
+                f"{dict(zip(names, shapes, strict=True))}"
             )
         (count,) = firsts
         fixed = [n for n, ty in self._objective.input_types.items() if _is_fixed(ty)]
@@ -212,8 +185,11 @@ class PerExampleGradients(ValueAndGrad):
             )
         return count
 
-    def _compile_examples(self, shapes: Shapes, count: int) -> Callable[..., Any]:
+    def _compile_function(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from a batch to the losses and gradients of its examples."""
+        inputs = forward.program.params[: len(self._model.inputs)]
+        shapes = tuple(tuple(type_shape(param.ty)) for param in inputs)
+        count = self._count(shapes)
         one = self._objective.forward([(1, *shape[1:]) for shape in shapes])
         statistics = one.program.result.ty.fields[-1].fields
         if len(statistics):

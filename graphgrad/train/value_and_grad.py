@@ -148,9 +148,12 @@ class ValueAndGrad(ModelOnDevice):
         """
         arguments, forward, shapes = self._arguments(inputs, seed)
         arguments += self._cotangents(forward, cotangent)
-        compiled = self._compiled.get(shapes, lambda: self._compile_gradient(forward))
-        values, gradients = compiled(*arguments)
+        values, gradients = self._function(forward, shapes)(*arguments)
         return self._outputs(values), self._by_wrt(gradients)
+
+    def _function(self, forward: Forward, shapes: Shapes) -> Callable[..., Any]:
+        """The compiled function for shapes of the inputs."""
+        return self._compiled.get(shapes, lambda: self._compile_function(forward))
 
     def _arguments(self, inputs: Inputs, seed: int) -> tuple[list[Any], Forward, Shapes]:
         """What the forward pass of a call is called with, itself, and the shapes of the inputs."""
@@ -158,14 +161,18 @@ class ValueAndGrad(ModelOnDevice):
         targets = named_inputs.pop(TARGETS, None) if self._takes_targets(named_inputs) else None
         call_inputs = self._call_inputs(named_inputs)
         forward = self._forward(call_inputs)
-        seed_word = np.array(check_seed(seed) << 32)
+        seeds = self._seeds(check_seed(seed) << 32, call_inputs.shapes)
         arguments = [
             *call_inputs.tensors.values(),
             *self._targets(targets, forward),
             *self._owned(),
-            *([self._staging.queue("the seed", seed_word)] if forward.seeded else []),
+            *([self._staging.queue("the seed", seeds)] if forward.seeded else []),
         ]
         return arguments, forward, call_inputs.shapes
+
+    def _seeds(self, word: int, shapes: Shapes) -> np.ndarray:
+        """The seed that the forward pass takes if it drops values."""
+        return np.array(word)
 
     def _outputs(self, values: Any) -> Arrays:
         """The results of the forward pass by name, without the statistics."""
@@ -179,7 +186,7 @@ class ValueAndGrad(ModelOnDevice):
         """Values of what is differentiated, by name."""
         return as_arrays(dict(zip(self._objective.wrt, values, strict=True)))
 
-    def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
+    def _compile_function(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments and cotangents to results and gradients."""
         wrt = select(forward.program, self._objective.wrt_variables)
         mod = vjp_of_program(forward.program, wrt)
