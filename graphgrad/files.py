@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import OutputError
+from .errors import ArgumentError, OutputError
 from .runtime.files import free_space, replace_file
 
 
@@ -21,6 +21,22 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
     """
     with writing(path):
         replace_file(Path(path), data)
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """A path at which a file can be written.
+
+    Raises
+    ------
+    ArgumentError
+        It is a folder, or the folder above does not exist.
+    """
+    checked = Path(path)
+    if checked.is_dir() or not checked.parent.is_dir():
+        raise ArgumentError(
+            f"cannot write {checked}: it is a folder, or the folder above is missing"
+        )
+    return checked
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import onnx
 from onnx import helper
 from onnx.external_data_helper import set_external_data
 
-from ..errors import ArgumentError, ModelError
-from ..files import write_file, writing
+from ..errors import ModelError
+from ..files import check_path, write_file, writing
 from ..runtime.files import UNFINISHED, lock, sync_folder, unfinished, unlock
 from .arrays import checked_arrays
 from .model import Model
@@ -66,9 +66,7 @@ def to_onnx(
     """
     if model.skeleton is None:
         raise ModelError("the model wraps a Relax module, there is no ONNX graph to write")
-    path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(f"cannot write {path}: it is a folder, or the folder above is missing")
+    path = check_path(path)
     arrays = checked_arrays("parameter", params, model.params)
     arrays |= checked_arrays("statistic", state, model.state)
     proto = with_values(model.skeleton, arrays)

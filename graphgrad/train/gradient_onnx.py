@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -16,8 +15,8 @@ from ..autodiff.derive import KERNEL_CALLS, derive_rule
 from ..autodiff.nested import map_leaves
 from ..autodiff.reverse import Gradients
 from ..autodiff.written_out import written_out
-from ..errors import ArgumentError, LoweringError, MissingGradientError, ModelError
-from ..files import write_file
+from ..errors import LoweringError, MissingGradientError, ModelError
+from ..files import check_path, write_file
 from ..frontend.model import Model
 from ..frontend.onnx_load import check
 from ..frontend.writer import model_of_program, unwritable
@@ -79,9 +78,7 @@ def gradient_to_onnx(
     >>> session = onnxruntime.InferenceSession("gradient.onnx")
     >>> loss, logits, *gradients = session.run(None, {"x": x, "targets": labels})
     """
-    path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(f"cannot write {path}: it is a folder, or the folder above is missing")
+    path = check_path(path)
     proto = _gradient_proto(model, wrt, loss, training, rules, opset)
     check(proto)
     write_file(path, proto.SerializeToString())

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...ops.conv import Layouts, Window
-from .graph import Site, UnwritableError, refuse_out_layout, static_extent, writes
+from ...ops.pool_windows import Pool
+from .graph import (
+    Site,
+    UnwritableError,
+    refuse_out_layout,
+    static_extent,
+    static_extents,
+    writes,
+)
 
 
 @writes("relax.matmul")
@@ -38,42 +47,76 @@ def _convolution(site: Site) -> Any:
     )
 
 
-def _spread(
-    site: Site, ct: str, w: str, window: Window, kernel: list[int], shape: list[Any]
+def padding_behind(
+    window: Window | Pool, kernel: Sequence[int], count: Sequence[int], extents: Sequence[int]
+) -> list[int]:
+    """How far behind the data the last of some windows reaches; less than 0 where it ends before.
+
+    Parameters
+    ----------
+    window : Window or Pool
+    kernel : sequence of int
+        The size of a window.
+    count : sequence of int
+        How many windows there are.
+    extents : sequence of int
+        Of the data.
+    """
+    return [
+        (n - 1) * step + gap * (k - 1) + 1 - before - extent
+        for n, step, gap, k, before, extent in zip(
+            count,
+            window.strides,
+            window.dilation,
+            kernel,
+            window.padding[: window.rank],
+            extents,
+            strict=True,
+        )
+    ]
+
+
+def pads_of(window: Window | Pool, behind: Sequence[int]) -> list[int]:
+    """Paddings as an attribute: those of the window before, and not less than none behind."""
+    return [*window.padding[: window.rank], *(max(pad, 0) for pad in behind)]
+
+
+def spread(
+    site: Site,
+    ct: str,
+    w: str,
+    window: Window | Pool,
+    kernel: Sequence[int],
+    groups: int = 1,
 ) -> str:
     """The transposed convolution: each element of `ct` times the kernel, added where it was read.
 
-    `shape` has the spatial extents of the result.
+    The spatial extents of `ct` are those of the first argument, and of the sums those of the
+    result.
     """
-    given = [static_extent(extent) for extent in site.shape_of(0)[2:]]
-    rank = window.rank
-    before = list(window.padding[:rank])
-    whole = [
-        (g - 1) * s + d * (k - 1) + 1
-        for g, s, d, k in zip(given, window.strides, window.dilation, kernel, strict=True)
-    ]
-    behind = [w - b - static_extent(e) for w, b, e in zip(whole, before, shape, strict=True)]
+    given, extents = (static_extents(shape[2:]) for shape in (site.shape_of(0), site.shape))
+    behind = padding_behind(window, kernel, given, extents)
     result = site.graph.node(
         "ConvTranspose",
         ct,
         w,
         strides=list(window.strides),
         dilations=list(window.dilation),
-        pads=[*before, *(max(pad, 0) for pad in behind)],
-        group=window.groups,
+        pads=pads_of(window, behind),
+        group=groups,
     )
     if min(behind) >= 0:
         return str(result)
     # Nothing reads the elements at the far end.
-    pads = [0] * (4 + rank) + [max(-pad, 0) for pad in behind]
+    pads = [0] * (4 + window.rank) + [max(-pad, 0) for pad in behind]
     zero = site.graph.constant(0.0, site.dtype)
     return str(site.graph.node("Pad", result, site.graph.ints(pads), zero))
 
 
 @writes("graphgrad.conv_data_gradient")
 def _convolution_data_gradient(site: Site) -> Any:
-    ct, w, _ = site.names
-    return _spread(site, ct, w, _window(site), site.static_shape_of(1)[2:], site.shape[2:])
+    (ct, w, _), window = site.names, _window(site)
+    return spread(site, ct, w, window, site.static_shape_of(1)[2:], window.groups)
 
 
 @writes(*(f"relax.nn.conv{rank}d_transpose" for rank in (1, 2, 3)))
@@ -85,7 +128,7 @@ def _transposed_convolution(site: Site) -> Any:
     if (attributes.data_layout, attributes.kernel_layout) != (standard.data, kernel):
         raise UnwritableError(f"the layout {attributes.data_layout}, {attributes.kernel_layout}")
     refuse_out_layout(site, standard.data)
-    return _spread(site, x, w, window, site.static_shape_of(1)[2:], site.shape[2:])
+    return spread(site, x, w, window, site.static_shape_of(1)[2:], window.groups)
 
 
 @writes("graphgrad.conv_weight_gradient")
@@ -95,36 +138,27 @@ def _convolution_weight_gradient(site: Site) -> Any:
     The batch is what is summed over, and so takes the place of the channels, group by group.
     """
     graph, (x, ct, _) = site.graph, site.names
-    window, rank = _window(site), _window(site).rank
-    groups, spatial = window.groups, list(range(2, 2 + rank))
-    batch, channels, *extents = site.shape_of(0)
-    _, outputs, *steps = site.shape_of(1)
-    channels, outputs = static_extent(channels), static_extent(outputs)
-    extents = [static_extent(extent) for extent in extents]
-    kernel = [static_extent(extent) for extent in site.shape[2:]]
+    window = _window(site)
+    groups, spatial = window.groups, list(range(2, 2 + window.rank))
+    batch, *rest = site.shape_of(0)
+    channels, *extents = static_extents(rest)
+    steps, kernel = static_extents(site.shape_of(1)[2:]), static_extents(site.shape[2:])
     taps = channels // groups
     x = graph.reshape(x, [batch, groups, taps, *extents])
     x = graph.permute(x, [2, 1, 0, *(axis + 1 for axis in spatial)])
     x = graph.reshape(x, [taps, batch * groups, *extents])
     ct = graph.permute(ct, [1, 0, *spatial])
-    reach = [
-        d * (k - 1) + (static_extent(n) - 1) * s + 1
-        for d, k, n, s in zip(window.dilation, kernel, steps, window.strides, strict=True)
-    ]
-    before = list(window.padding[:rank])
-    # What the last window reaches, which may be less than there is, or more than was padded.
-    behind = [r - b - e for r, b, e in zip(reach, before, extents, strict=True)]
     product = graph.node(
         "Conv",
         x,
         ct,
         strides=list(window.dilation),
         dilations=list(window.strides),
-        pads=[*before, *(max(pad, 0) for pad in behind)],
+        # What the last window reaches may be less than there is, or more than was padded.
+        pads=pads_of(window, padding_behind(window, kernel, steps, extents)),
         group=groups,
     )
-    ends = graph.ints(kernel)
-    begins = graph.ints([0] * rank)
+    begins, ends = graph.ints([0] * window.rank), graph.ints(kernel)
     product = graph.node("Slice", product, begins, ends, graph.ints(spatial))
     return graph.permute(product, [1, 0, *spatial])
 

@@ -162,7 +162,7 @@ class Site:
 
     def static_shape_of(self, argument: int) -> list[int]:
         """The shape of an argument, whose extents are known."""
-        return _static(self.shape_of(argument))
+        return static_extents(self.shape_of(argument))
 
     @property
     def shape(self) -> list[Any]:
@@ -181,7 +181,14 @@ class Site:
         return [axis % rank for axis in (axes if isinstance(axes, tuple | list) else [axes])]
 
 
-def _static(shape: Sequence[Any]) -> list[int]:
+def static_extents(shape: Sequence[Any]) -> list[int]:
+    """Extents that must be known.
+
+    Raises
+    ------
+    UnwritableError
+        One of them is symbolic.
+    """
     if not all(isinstance(extent, int) for extent in shape):
         raise UnwritableError(f"the shape {shape} is not known")
     return list(shape)
@@ -196,8 +203,8 @@ def refuse_out_layout(site: Site, layout: str) -> None:
 
 
 def static_extent(extent: Any) -> int:
-    """An extent that must be known."""
-    return _static([extent])[0]
+    """An extent that must be known, see `static_extents`."""
+    return static_extents([extent])[0]
 
 
 Writer = Callable[[Site], Any]

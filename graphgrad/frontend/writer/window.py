@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...ops.pool_windows import LAYOUTS, Pool
-from .graph import Site, UnwritableError, refuse_out_layout, static_extent, writes
+from .contraction import padding_behind, pads_of, spread
+from .graph import Site, UnwritableError, refuse_out_layout, static_extents, writes
 
 
 def _pool(site: Site) -> Pool:
@@ -19,38 +20,27 @@ def _pool(site: Site) -> Pool:
     return pool
 
 
-def _attributes(pool: Pool, extents: list[Any], results: list[Any]) -> dict[str, Any]:
-    """The attributes of a node; of windows that end where the data do, nothing is rounded up."""
-    rank = pool.rank
-    attributes = {
+def _max_pool_node(site: Site, outputs: int = 1) -> Any:
+    """The maxima of windows, and where they are with two outputs."""
+    pool = _pool(site)
+    attributes: dict[str, Any] = {
         "dilations": list(pool.dilation),
         "kernel_shape": list(pool.size),
         "strides": list(pool.strides),
         "pads": list(pool.padding),
     }
-    if not pool.ceil_mode:
-        return attributes
-    left = [
-        extent + before + behind - gap * (size - 1) - 1 - step * (result - 1)
-        for extent, before, behind, gap, size, step, result in zip(
-            map(static_extent, extents),
-            pool.padding[:rank],
-            pool.padding[rank:],
-            pool.dilation,
-            pool.size,
-            pool.strides,
-            map(static_extent, results),
-            strict=True,
-        )
-    ]
-    return attributes | {"ceil_mode": int(min(left) < 0)}
+    if pool.ceil_mode:
+        extents, count = static_extents(site.shape_of(0)[2:]), static_extents(site.shape[2:])
+        behind = padding_behind(pool, pool.size, count, extents)
+        # Where the windows end inside of the padding, nothing was rounded up.
+        pads = zip(behind, pool.padding[pool.rank :], strict=True)
+        attributes["ceil_mode"] = int(any(reached > padded for reached, padded in pads))
+    return site.graph.node("MaxPool", site.names[0], outputs=outputs, **attributes)
 
 
 @writes(*(f"relax.nn.max_pool{rank}d" for rank in (1, 2, 3)))
 def _max_pool(site: Site) -> Any:
-    pool = _pool(site)
-    attributes = _attributes(pool, site.shape_of(0)[2:], site.shape[2:])
-    return site.graph.node("MaxPool", site.names[0], **attributes)
+    return _max_pool_node(site)
 
 
 @writes("graphgrad.max_pool_index")
@@ -60,9 +50,7 @@ def _max_pool_index(site: Site) -> Any:
     Not the numbers of the taps, which are what the op says; so only the scatter and the gather may
     read them.
     """
-    pool = _pool(site)
-    attributes = _attributes(pool, site.shape_of(0)[2:], site.shape[2:])
-    places = site.graph.node("MaxPool", site.names[0], outputs=2, **attributes)[1]
+    _, places = _max_pool_node(site, outputs=2)
     site.graph.places.add(places)
     return places
 
@@ -77,11 +65,11 @@ def _check_places(site: Site) -> None:
 def _max_pool_scatter(site: Site) -> Any:
     _check_places(site)
     graph, (ct, places, _) = site.graph, site.names
-    flat, minus_one = graph.ints([-1]), graph.shape([math.prod(site.shape)])
+    flat, count = graph.ints([-1]), graph.shape([math.prod(site.shape)])
     zero = graph.constant(0.0, site.dtype)
     total = graph.node(
         "ScatterElements",
-        graph.node("Expand", zero, minus_one),
+        graph.node("Expand", zero, count),
         graph.node("Reshape", places, flat),
         graph.node("Reshape", ct, flat),
         axis=0,
@@ -113,64 +101,39 @@ def _counts(pool: Pool, extents: list[int], results: list[int]) -> np.ndarray:
     return np.maximum(counts, 1)
 
 
-def _sums(site: Site, pool: Pool, x: str, extents: list[int], results: list[int]) -> str:
-    """The sum of each window, by a convolution with ones of every channel alone."""
-    graph = site.graph
-    batch, channels = site.shape_of(0)[:2]
-    ones = graph.constant(np.ones((1, 1, *pool.size)), site.dtype)
-    x = graph.reshape(x, [batch * channels, 1, *extents])
-    rank = pool.rank
-    behind = [
-        (r - 1) * s + d * (k - 1) + 1 - b - e
-        for r, s, d, k, b, e in zip(
-            results, pool.strides, pool.dilation, pool.size, pool.padding, extents, strict=False
-        )
-    ]
-    pads = [*pool.padding[:rank], *(max(pad, 0) for pad in behind)]
-    strides, gaps = list(pool.strides), list(pool.dilation)
-    total = graph.node("Conv", x, ones, strides=strides, dilations=gaps, pads=pads)
-    return graph.reshape(total, site.shape)
+def _ones(site: Site, pool: Pool) -> str:
+    """The kernel of a sum, for each channel alone."""
+    return site.graph.constant(np.ones((1, 1, *pool.size)), site.dtype)
 
 
 @writes(*(f"relax.nn.avg_pool{rank}d" for rank in (1, 2, 3)))
 def _average_pool(site: Site) -> Any:
-    pool = _pool(site)
-    extents = [static_extent(extent) for extent in site.shape_of(0)[2:]]
-    results = [static_extent(extent) for extent in site.shape[2:]]
-    counts = site.graph.constant(_counts(pool, extents, results), site.dtype)
-    return site.graph.node("Div", _sums(site, pool, site.names[0], extents, results), counts)
+    """The sums of windows, by a convolution with ones, divided by the counts."""
+    graph, pool = site.graph, _pool(site)
+    batch, channels = site.shape_of(0)[:2]
+    extents, count = static_extents(site.shape_of(0)[2:]), static_extents(site.shape[2:])
+    total = graph.node(
+        "Conv",
+        graph.reshape(site.names[0], [batch * channels, 1, *extents]),
+        _ones(site, pool),
+        strides=list(pool.strides),
+        dilations=list(pool.dilation),
+        pads=pads_of(pool, padding_behind(pool, pool.size, count, extents)),
+    )
+    counts = graph.constant(_counts(pool, extents, count), site.dtype)
+    return graph.node("Div", graph.reshape(total, site.shape), counts)
 
 
 @writes("graphgrad.avg_pool_gradient")
 def _average_pool_gradient(site: Site) -> Any:
     """The cotangents, divided by the counts, added to all that their windows read."""
-    graph, ct = site.graph, site.names[0]
-    pool = _pool(site)
+    graph, pool = site.graph, _pool(site)
     batch, channels = site.shape[:2]
-    extents = [static_extent(extent) for extent in site.shape[2:]]
-    results = [static_extent(extent) for extent in site.shape_of(0)[2:]]
-    share = graph.node("Div", ct, graph.constant(_counts(pool, extents, results), site.dtype))
-    share = graph.reshape(share, [batch * channels, 1, *results])
-    ones = graph.constant(np.ones((1, 1, *pool.size)), site.dtype)
-    rank, before = pool.rank, pool.padding
-    behind = [
-        (r - 1) * s + d * (k - 1) + 1 - b - e
-        for r, s, d, k, b, e in zip(
-            results, pool.strides, pool.dilation, pool.size, before, extents, strict=False
-        )
-    ]
-    total = graph.node(
-        "ConvTranspose",
-        share,
-        ones,
-        strides=list(pool.strides),
-        dilations=list(pool.dilation),
-        pads=[*before[:rank], *(max(pad, 0) for pad in behind)],
-    )
-    if min(behind) < 0:
-        pads = graph.ints([0] * (4 + rank) + [max(-pad, 0) for pad in behind])
-        total = graph.node("Pad", total, pads, graph.constant(0.0, site.dtype))
-    return graph.reshape(total, site.shape)
+    extents, count = static_extents(site.shape[2:]), static_extents(site.shape_of(0)[2:])
+    counts = graph.constant(_counts(pool, extents, count), site.dtype)
+    share = graph.node("Div", site.names[0], counts)
+    share = graph.reshape(share, [batch * channels, 1, *count])
+    return graph.reshape(spread(site, share, _ones(site, pool), pool, pool.size), site.shape)
 
 
 @writes("relax.nn.adaptive_avg_pool2d")
