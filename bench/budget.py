@@ -113,7 +113,7 @@ def measure(name: str, settings: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _peak_of_a_process(name: str, memory: str) -> float | None:
-    """Return what `peak_growth` returns, of a process of its own."""
+    """Return the growth of memory, as `peak_growth` measures it, in a process of its own."""
     command = [sys.executable, __file__, "--measure", name, memory]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])

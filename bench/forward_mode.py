@@ -53,7 +53,7 @@ def forward_of(name: str) -> tuple[Forward, list[str]]:
 
 
 def functions_of(forward: Forward, wrt: Sequence[str]) -> dict[str, tuple[tvm.IRModule, str]]:
-    """Return what is timed, by its name: modules, and the functions in them."""
+    """Return the functions that are timed: by label, a module and the name of one in it."""
     program = forward.program
     chosen = {"weights": forward.weights(wrt), "inputs": forward.arguments[:1]}
     functions = {

@@ -8,6 +8,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad import models
 from tests.frontend.graphs import model_of, random
+from tests.promoted_models import promoted
 from tests.running import F64, function, run
 
 op = relax.op
@@ -43,19 +44,19 @@ def test_vector_that_is_left_out_is_zero():
 
 def test_loss_with_targets_is_a_difference_of_gradients():
     proto = models.mlp((4, 8, 3), activation="silu")
-    model = gg.from_onnx(proto)
-    inputs = {"input": random(5, 4), "targets": np.arange(5) % 3}
-    vectors = {name: random(*a.shape, seed=7) for name, a in model.params.items()}
+    model = promoted(gg.from_onnx(proto))
+    inputs = {"input": random(5, 4).astype(F64), "targets": np.arange(5) % 3}
+    vectors = {name: random(*a.shape, seed=7).astype(F64) for name, a in model.params.items()}
     products = gg.hvp(model, loss="cross_entropy")(inputs, vectors)[2]
     ends = []
-    for step in (1e-2, -1e-2):
-        moved = gg.from_onnx(proto)
+    for step in (1e-5, -1e-5):
+        moved = promoted(gg.from_onnx(proto))
         for name, array in moved.params.items():
-            moved.params[name] = (array + step * vectors[name]).astype("float32")
+            moved.params[name] = array + step * vectors[name]
         ends.append(gg.value_and_grad(moved, loss="cross_entropy")(inputs)[1])
     for name, product in products.items():
-        difference = (ends[0][name] - ends[1][name]) / 2e-2
-        np.testing.assert_allclose(product, difference, rtol=1e-2, atol=1e-3)
+        difference = (ends[0][name] - ends[1][name]) / 2e-5
+        np.testing.assert_allclose(product, difference, rtol=1e-8, atol=1e-9)
 
 
 def test_function_of_a_module():
