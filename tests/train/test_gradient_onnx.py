@@ -13,6 +13,7 @@ from tests.frontend.graphs import random
 from tests.models import test_exported_families as families
 from tests.models.test_second_order import build
 from tests.peers import peer
+from tests.train.test_dropout import network
 
 QUICK = ["vit", images.mobilenet_v3, sequences.graph]
 """Attention; grouped convolutions with batch norm; gathers and scatters."""
@@ -94,6 +95,20 @@ def test_loss_any_batch_and_weights_that_are_given(tmp_path):
     given = run(path, {**inputs, "fc1.weight": doubled})
     model.params["fc1.weight"] = doubled
     np.testing.assert_allclose(given["loss"], f(inputs)[0]["loss"], rtol=1e-5)
+
+
+def test_dropouts_drop_what_ours_drop(tmp_path):
+    path, model = tmp_path / "gradient.onnx", network()
+    gg.gradient_to_onnx(model, path, wrt=["x", "weight"], loss="mse", training=True)
+    f = gg.value_and_grad(model, wrt=["x", "weight"], loss="mse", training=True)
+    inputs = {"x": random(8, 6), "targets": random(8, 3)}
+    for seed in (0, 9, 2**31 - 1):
+        outputs, gradients = f(inputs, seed=seed)
+        given = run(path, {**inputs, "seed": np.array(seed << 32)})
+        np.testing.assert_allclose(given["y"], outputs["y"], rtol=1e-5)
+        for name, gradient in gradients.items():
+            np.testing.assert_array_equal(given[f"{name}.grad"] == 0, gradient == 0)
+            np.testing.assert_allclose(given[f"{name}.grad"], gradient, rtol=1e-4, atol=1e-6)
 
 
 # Bad input
