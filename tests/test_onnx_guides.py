@@ -1,15 +1,19 @@
-"""The example of docs/gradients-as-onnx.md runs as it stands."""
+"""The examples of the pages about ONNX files run as they stand."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.peers import peer
 
-GUIDE = Path(__file__).parent.parent / "docs" / "gradients-as-onnx.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
-def test_example_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["gradients-as-onnx.md", "steps-as-onnx.md"])
+def test_example_runs(page, tmp_path, monkeypatch):
     peer("onnxruntime")
-    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    text = (DOCS / page).read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, str(GUIDE), "exec"), {})
+    exec(compile(example, page, "exec"), {})
