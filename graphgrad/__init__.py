@@ -6,6 +6,7 @@
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
+from .bridges.as_torch import as_torch
 from .check.gradients import check_grads
 from .errors import (
     AliasError,
@@ -74,6 +75,7 @@ __all__ = [
     "Precision",
     "RuleError",
     "TargetError",
+    "as_torch",
     "call_te",
     "check_grads",
     "compile",
