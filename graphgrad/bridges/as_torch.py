@@ -1,12 +1,14 @@
-"""`as_torch`: a model as a module of PyTorch."""
+"""`as_torch` and `torch_op`: a model as a module of PyTorch, a kernel as an op of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..precision.choice import Precision
 from ..train.inputs import input_types
+from .kernels import Kernel, check_outputs
 from .required import require
 
 
@@ -62,3 +64,46 @@ def as_torch(
 
     options = {"target": target, "rules": rules, "winograd": winograd, "precision": precision}
     return TorchModel(model, options)
+
+
+def torch_op(name: str, kernel: Any, *, outputs: int = 1, target: Any = "llvm") -> Any:
+    """A kernel as an op of PyTorch, with gradients to any order that are derived from it.
+
+    Parameters
+    ----------
+    name : str
+        ``"namespace::name"``; the op is ``torch.ops.namespace.name`` too.
+    kernel : callable or PrimFunc
+        A function of te.Tensors that returns one, or `outputs` of them: it is called for each
+        combination of shapes and dtypes, and parameters that have a default are none of the op's.
+        Or a PrimFunc, such as TVMScript's, of tensors alone, of which the last are the results.
+    outputs : int
+        How many results there are.
+    target : str, dict or Target
+        A processor.
+
+    Returns
+    -------
+    torch.library.CustomOpDef
+        It is called with the tensors, and returns a tensor, or a tuple of `outputs`.
+
+    Raises
+    ------
+    ArgumentError
+        PyTorch is missing or too old, or an argument is none of these.
+    MissingGradientError
+        No gradient can be derived. Of a function it is raised by calls, as are its own errors.
+
+    Examples
+    --------
+    >>> spline = gg.torch_op("mine::spline", lambda x: te.compute(x.shape, lambda i: x[i] * x[i]))
+    """
+    require("torch")
+    namespace, separator, short = name.partition("::") if isinstance(name, str) else ("", "", "")
+    if not (separator and namespace.isidentifier() and short.isidentifier()):
+        raise ArgumentError(
+            f"name={name!r} is none for an op; give one such as 'mine::{short or 'op'}'"
+        )
+    from .torch_kernels import define  # noqa: PLC0415
+
+    return define(name, Kernel(kernel, short, check_outputs(outputs)), target)
