@@ -6,6 +6,7 @@
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
+from .bridges.as_torch import as_torch, torch_op
 from .check.gradients import check_grads
 from .errors import (
     AliasError,
@@ -75,6 +76,7 @@ __all__ = [
     "Precision",
     "RuleError",
     "TargetError",
+    "as_torch",
     "call_te",
     "check_grads",
     "compile",
@@ -105,6 +107,7 @@ __all__ = [
     "te_gradient",
     "te_jvp",
     "to_onnx",
+    "torch_op",
     "train_step",
     "transform",
     "value_and_grad",
