@@ -49,9 +49,9 @@ def scale_of_kept(attributes: Any) -> float:
     return 1.0 / (1.0 - rate) if rate < 1 else 0.0
 
 
-def numbered_axes(attributes: Any, rank: int) -> list[int]:
+def numbered_axes(order: Sequence[int], rank: int) -> list[int]:
     """Which axis of the tensor whose elements are numbered each axis is, see `dropout_call`."""
-    return list(map(int, attributes["order"])) or list(range(rank))
+    return list(map(int, order)) or list(range(rank))
 
 
 def factor_parts(factor: int) -> tuple[int, int]:
@@ -133,7 +133,7 @@ def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
 def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
     """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
     position = _bits(0)
-    order = numbered_axes(call.attrs, len(index))
+    order = numbered_axes(call.attrs.get("order", ()), len(index))
     # The row-major position in the tensor whose axes are in the original order.
     for axis in range(len(index)):
         i, extent = index[order.index(axis)], x.shape[order.index(axis)]

@@ -34,13 +34,13 @@ def _dropout(site: Site) -> Any:
 def _mask(site: Site) -> Any:
     """The mask, which the dropouts of the forward and of the backward pass share."""
     attributes = site.attributes
-    facts = (attributes.rate, attributes.stream, attributes.order, str(site.shape))
+    facts = (attributes.rate, attributes.stream, _order(site), str(site.shape))
     return site.graph.once(("dropout", site.names[1], *facts), lambda: _new_mask(site))
 
 
 def _new_mask(site: Site) -> str:
     graph, attributes, shape = site.graph, site.attributes, site.shape
-    order = numbered_axes(attributes, len(shape))
+    order = numbered_axes(_order(site), len(shape))
     numbered_shape = [shape[order.index(axis)] for axis in range(len(shape))]
     count = math.prod(shape)
     key = _key(graph, site.names[1], stream_word(attributes))
@@ -53,7 +53,12 @@ def _new_mask(site: Site) -> str:
     drawn = _hash(graph, _xor(graph, drawn, upper))
     kept = graph.node("GreaterOrEqual", drawn, graph.constant(first_kept(attributes)))
     kept = graph.reshape(kept, numbered_shape)
-    return graph.permute(kept, order) if attributes.order else kept
+    return graph.permute(kept, order) if _order(site) else kept
+
+
+def _order(site: Site) -> tuple[int, ...]:
+    """The attribute of that name, which may be missing."""
+    return tuple(getattr(site.attributes, "order", ()))
 
 
 def _key(graph: GraphWriter, seed: str, stream: int) -> str:
