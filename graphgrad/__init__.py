@@ -52,6 +52,7 @@ from .train.hvp import hvp
 from .train.jacobian import jacobian
 from .train.per_example import per_example_grads
 from .train.step import train_step
+from .train.step_onnx import step_to_onnx
 from .train.value_and_grad import value_and_grad
 
 __version__ = "0.1.0"
@@ -103,6 +104,7 @@ __all__ = [
     "schedule",
     "set_threads",
     "shares_memory",
+    "step_to_onnx",
     "target",
     "te_gradient",
     "te_jvp",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ir.tensor import same_shape
 from .graph import Site, UnwritableError, elem_type, writes
 
 _SAME = {
@@ -50,7 +51,6 @@ _SAME = {
     "relax.subtract": "Sub",
     "relax.tan": "Tan",
     "relax.tanh": "Tanh",
-    "relax.where": "Where",
     "relax.nn.relu": "Relu",
     "graphgrad.copy": "Identity",
     "relax.grad.no_grad": "Identity",
@@ -65,6 +65,19 @@ def _same(site: Site) -> str:
 
 
 writes(*_SAME)(_same)
+
+
+@writes("relax.where")
+def _where(site: Site) -> Any:
+    """A Where, or an If where all elements are of one of the two.
+
+    What an If chooses stays as it is bit for bit; onnxruntime's Where makes 0 of −0.
+    """
+    graph, (condition, x, y) = site.graph, site.names
+    same = (same_shape(site.shape_of(number), site.shape) for number in (1, 2))
+    if not site.shape_of(0) and all(same):
+        return graph.choice(condition, x, y, site.ty)
+    return graph.node("Where", condition, x, y)
 
 
 @writes("relax.astype")
@@ -89,10 +102,10 @@ def _not_equal(site: Site) -> Any:
 
 @writes("relax.isfinite")
 def _is_finite(site: Site) -> Any:
-    return site.graph.node("Not", _is_excluded(site, site.names[0]))
+    return site.graph.node("Not", is_excluded(site, site.names[0]))
 
 
-def _is_excluded(site: Site, x: str) -> str:
+def is_excluded(site: Site, x: str) -> str:
     """Whether the elements are infinite or NaN."""
     infinite, nan = site.graph.node("IsInf", x), site.graph.node("IsNaN", x)
     return str(site.graph.node("Or", infinite, nan))
@@ -103,7 +116,7 @@ def _masked_product(site: Site) -> Any:
     ct, factor = site.names
     zero = site.graph.constant(0.0, site.dtype)
     is_zero = site.graph.node("Equal", ct, zero)
-    excluded = site.graph.node("And", is_zero, _is_excluded(site, factor))
+    excluded = site.graph.node("And", is_zero, is_excluded(site, factor))
     return site.graph.node("Where", excluded, zero, site.graph.node("Mul", ct, factor))
 
 
@@ -167,12 +180,8 @@ def _arange(site: Site) -> Any:
     graph = site.graph
     if not site.dtype.startswith("int"):
         raise UnwritableError(f"a range of {site.dtype}")
-
-    def scalar(value: Any) -> str:
-        vector = graph.extent(getattr(value, "value", value))
-        return str(graph.node("Reshape", vector, graph.ints([])))
-
-    numbers = graph.node("Range", *map(scalar, site.names))
+    bounds = (graph.scalar(getattr(value, "value", value)) for value in site.names)
+    numbers = graph.node("Range", *bounds)
     return graph.node("Cast", numbers, to=elem_type(site.dtype))
 
 

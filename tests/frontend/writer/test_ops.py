@@ -17,7 +17,10 @@ from graphgrad.check.samples import sample_inputs, sample_module
 from graphgrad.frontend.writer import model_of_program
 from graphgrad.frontend.writer.graph import OPSET, WRITERS
 from graphgrad.ir.inline import inline_calls
+from graphgrad.ir.tensor import Emitter
 from graphgrad.ops.elementwise import ELEMENTWISE
+from graphgrad.ops.many import all_finite, sum_of_squares
+from graphgrad.ops.random import mask_call
 from tests.peers import peer
 from tests.registry.checkers import OF_RULE
 from tests.running import function
@@ -136,6 +139,40 @@ def test_ops_without_samples(name):
     mod = function(lambda b, x: b.emit(MAPS[name](x)), (X.shape, F32))
     expected = Machine(mod, UNOPTIMIZED).call("main", [X])[0]
     np.testing.assert_allclose(run(written(mod), [X]), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 3 << 32 | 7, 2**63 - 1, -1, -(2**33) - 5])
+def test_masks_of_dropouts_are_ours_bit_for_bit(seed):
+    def mask(builder, x, seed):
+        return builder.emit(mask_call(x, seed, 0.25, 3))
+
+    mod = function(mask, ((50, 41), F32), ((), "int64"))
+    arrays = [np.ones((50, 41), F32), np.array(seed, "int64")]
+    expected = Machine(mod, UNOPTIMIZED).call("main", arrays)[0]
+    np.testing.assert_array_equal(run(written(mod), arrays), expected)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38, -0.0])
+def test_finiteness_and_squares_of_many(value):
+    x, y = np.full((3, 2), 3e38, F32), np.zeros(4, "float64")
+    x[1, 1] = value
+    types = (x.shape, F32), (y.shape, "float64")
+    emit = {
+        "finite": lambda b, *tensors: all_finite([*map(Emitter(b).lift, tensors)]).expr,
+        "squares": lambda b, *tensors: sum_of_squares([*map(Emitter(b).lift, tensors)]).expr,
+    }
+    is_finite, squares = (run(written(function(emit[name], *types)), [x, y]) for name in emit)
+    assert is_finite == np.isfinite(value)
+    np.testing.assert_allclose(squares, np.sum(x.astype("float64") ** 2), rtol=1e-12)
+
+
+def test_a_choice_of_a_whole_tensor_keeps_its_bits():
+    mod = function(
+        lambda b, c, x, y: b.emit(op.where(c, x, y)), ((), "bool"), ((64,), F32), ((64,), F32)
+    )
+    x, y = np.full(64, -0.0, F32), np.full(64, np.nan, F32)
+    for condition, expected in ((True, x), (False, y)):
+        assert run(written(mod), [np.array(condition), x, y]).tobytes() == expected.tobytes()
 
 
 def test_symbolic_extents_are_read_off_the_inputs():
