@@ -32,6 +32,7 @@ from .fallback.jvp import te_jvp
 from .frontend.model import Model
 from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
+from .frontend.torch_import import from_torch
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .lower.thread_count import set_threads
@@ -86,6 +87,7 @@ __all__ = [
     "export_step",
     "fallback",
     "from_onnx",
+    "from_torch",
     "gradient_to_onnx",
     "hvp",
     "jacobian",

@@ -6,7 +6,7 @@ import importlib
 import re
 from types import ModuleType
 
-from ..errors import ArgumentError
+from .errors import ArgumentError
 
 LEAST = {"torch": (2, 6)}
 """The oldest release of each framework that its bridge was written for."""
