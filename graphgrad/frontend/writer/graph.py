@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,12 @@ class GraphWriter:
         The version of the default domain, from `OPSET` to `NEWEST_OPSET`.
     taken : sequence of str
         Names that no value may get: those of inputs, outputs and weights.
+    kernels : mapping, optional
+        The PrimFuncs that calls may call, by GlobalVar.
     """
 
-    def __init__(self, opset: int, taken: Sequence[str]):
-        self.opset = opset
+    def __init__(self, opset: int, taken: Sequence[str], kernels: Mapping[Any, Any] | None = None):
+        self.opset, self.kernels = opset, dict(kernels or {})
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.places: set[str] = set()  # of maxima, see `window`
