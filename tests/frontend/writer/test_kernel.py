@@ -19,6 +19,7 @@ from graphgrad.ir.inline import inline_calls
 from graphgrad.train.operators import in_operators
 from tests.frontend.graphs import random
 from tests.frontend.writer.test_ops import run
+from tests.ops.test_scan import recurrence
 from tests.registry.checkers import OF_RULE
 from tests.running import function
 
@@ -93,8 +94,28 @@ def test_gradients_without_rules(op_name):
             assert op_name in REFUSED, error
 
 
-REFUSED: set[str] = set()
-"""Ops whose gradient without rules is a kernel that is not written."""
+REFUSED = {
+    "graphgrad.dropout",  # bits
+    "graphgrad.reverse_cumsum",  # running sums and products, by kernels that loops state
+    "graphgrad.scatter_add",
+    "graphgrad.scatter_recurrence",
+    "graphgrad.scatter_swap",
+    "relax.atan2",
+    "relax.cumprod",
+    "relax.cumsum",
+    "relax.index_put",
+    "relax.max",  # extremes that hand NaN on
+    "relax.median",
+    "relax.min",
+    "relax.nn.max_pool1d",
+    "relax.nn.max_pool2d",
+    "relax.nn.max_pool3d",
+    "relax.scatter_elements",
+    "relax.scatter_nd",
+    "relax.sort",
+    "relax.topk",
+}
+"""Ops whose gradient without rules, or the op itself then, is a kernel that is not written."""
 
 
 def blurred(x, w):
@@ -155,6 +176,19 @@ def test_kernels_of_any_extent():
     mod = function(lambda b, x: b.emit_te(normalized, x), ([n, 4], "float32"))
     for count in (1, 5):
         assert_gradient_follows(mod, [random(count, 4)])
+
+
+@pytest.mark.parametrize(
+    "extents", [(4, 2), (1, 2), ("t", "n")], ids=["static", "once", "time and batch"]
+)
+def test_loops_through_time(extents):
+    steps, batch = (tirx.Var(e, "int64") if isinstance(e, str) else e for e in extents)
+    shapes = (steps, batch, 3), (3, 3), (batch, 3)
+    mod = function(recurrence, *((shape, "float32") for shape in shapes))
+    count = 4 if extents[0] == "t" else extents[0]
+    arrays = [random(count, 2, 3), random(3, 3, seed=1), random(2, 3, seed=2)]
+    proto = assert_gradient_follows(mod, arrays)
+    assert sum(node.op_type == "Loop" for node in proto.graph.node) >= 2
 
 
 def test_a_kernel_that_is_not_written_is_named():
