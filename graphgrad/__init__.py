@@ -6,6 +6,7 @@
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
+from .bridges.as_jax import as_jax, jax_op
 from .bridges.as_torch import as_torch, torch_op
 from .check.gradients import check_grads
 from .errors import (
@@ -32,6 +33,7 @@ from .fallback.jvp import te_jvp
 from .frontend.model import Model
 from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
+from .frontend.torch_import import from_torch
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .lower.thread_count import set_threads
@@ -76,6 +78,7 @@ __all__ = [
     "Precision",
     "RuleError",
     "TargetError",
+    "as_jax",
     "as_torch",
     "call_te",
     "check_grads",
@@ -86,9 +89,11 @@ __all__ = [
     "export_step",
     "fallback",
     "from_onnx",
+    "from_torch",
     "gradient_to_onnx",
     "hvp",
     "jacobian",
+    "jax_op",
     "jvp",
     "loss",
     "nondifferentiable",

@@ -10,7 +10,9 @@ from tests.peers import peer
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["gradients-as-onnx.md", "steps-as-onnx.md"])
+@pytest.mark.parametrize(
+    "page", ["gradients-as-onnx.md", "steps-as-onnx.md", "from-onnxruntime-training.md"]
+)
 def test_example_runs(page, tmp_path, monkeypatch):
     peer("onnxruntime")
     text = (DOCS / page).read_text(encoding="utf-8")

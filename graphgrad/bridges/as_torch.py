@@ -7,9 +7,9 @@ from typing import Any
 from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..precision.choice import Precision
+from ..required import require
 from ..train.inputs import input_types
 from .kernels import Kernel, check_outputs
-from .required import require
 
 
 def as_torch(

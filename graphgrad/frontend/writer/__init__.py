@@ -10,6 +10,7 @@ from . import (  # noqa: F401  (they register)
     index,
     loss,
     many,
+    order,
     random,
     shape,
     window,

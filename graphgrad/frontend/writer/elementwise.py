@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,45 @@ def _gelu(site: Site) -> Any:
     erf = site.graph.node("Erf", site.graph.node("Mul", x, constant(0.5**0.5)))
     half = site.graph.node("Mul", x, constant(0.5))
     return site.graph.node("Mul", half, site.graph.node("Add", erf, constant(1.0)))
+
+
+@writes("relax.nn.gelu_tanh")
+def _gelu_tanh(site: Site) -> Any:
+    """x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2"""
+    graph, (x,) = site.graph, site.names
+
+    def scaled(value: str, factor: float) -> str:
+        return str(graph.node("Mul", value, graph.constant(factor, site.dtype)))
+
+    cube = graph.node("Mul", graph.node("Mul", x, x), x)
+    inner = graph.node("Add", x, scaled(cube, 0.044715))
+    tanh = graph.node("Tanh", scaled(inner, math.sqrt(2 / math.pi)))
+    return graph.node("Mul", scaled(x, 0.5), graph.node("Add", tanh, graph.constant(1, site.dtype)))
+
+
+@writes("relax.mod")
+def _mod(site: Site) -> Any:
+    return site.graph.node("Mod", *site.names, fmod=1)
+
+
+@writes("relax.floor_mod")
+def _floor_mod(site: Site) -> Any:
+    """The remainder with the sign of the divisor, which ONNX has of integers alone."""
+    graph, (x, y) = site.graph, site.names
+    if "int" in site.dtype:
+        return graph.node("Mod", x, y)
+    zero = graph.constant(0, site.dtype)
+    remainder = graph.node("Mod", x, y, fmod=1)
+    signs = (graph.node("Less", value, zero) for value in (remainder, y))
+    is_any = graph.node("Not", graph.node("Equal", remainder, zero))
+    is_other = graph.node("And", is_any, graph.node("Xor", *signs))
+    return graph.node("Where", is_other, graph.node("Add", remainder, y), remainder)
+
+
+@writes("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor", "relax.bitwise_not", opset=18)
+def _bitwise(site: Site) -> Any:
+    operator = site.call.op.name.removeprefix("relax.bitwise_").capitalize()
+    return site.graph.node(f"Bitwise{operator}", *site.names)
 
 
 @writes("relax.nn.softmax", "relax.nn.log_softmax")

@@ -150,6 +150,8 @@ def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any])
         graph.hint(str(var.name))
         if isinstance(value, relax.MatchCast):
             names[var] = _named(graph, names, value.value)
+            if isinstance(names[var], str):
+                graph.read_extents(names[var], type_shape(value.ty))
         elif isinstance(value, relax.Call):
             arguments = [_named(graph, names, argument) for argument in value.args]
             name = _op_name(value)
