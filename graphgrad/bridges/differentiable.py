@@ -11,7 +11,6 @@ import tvm
 
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..ir.arrays import to_tensor
 from ..ir.program import Program
 from ..ir.tensor import is_float, type_shape
 from ..ir.write import write_program
@@ -30,6 +29,7 @@ from ..train.on_device import ModelOnDevice, Shapes
 from ..train.recent import Recent
 from ..train.recipe import Objective, WrtNames, objective
 from ..train.shapes import Shaped, shape_text
+from ..train.tensors import in_own_memory
 from .derivative import ITSELF, Derivative, differentiate, flat_types
 from .extents import bind_symbols, evaluate
 from .host_function import HostFunction, host_function
@@ -139,7 +139,7 @@ class Differentiable(ModelOnDevice):
         ]
         key = derivative, shapes
         function = self._compiled.get(key, lambda: self._compile_program(*key))
-        return _unshared(_flat(function(*arguments)), arguments)
+        return _flat(in_own_memory(function(*arguments), arguments))
 
     def input_shapes(self, arguments: Sequence[Any]) -> Shapes:
         """The shapes of the inputs, which are the first arguments."""
@@ -251,15 +251,3 @@ def _flat(values: Any) -> list[tvm.runtime.Tensor]:
     if isinstance(values, tvm.runtime.Tensor):
         return [values]
     return [tensor for value in values for tensor in _flat(value)]
-
-
-def _unshared(
-    results: Sequence[tvm.runtime.Tensor], arguments: Sequence[tvm.runtime.Tensor]
-) -> list[tvm.runtime.Tensor]:
-    """Results, with a copy of each that lies in the memory of an argument or of another result."""
-    taken = {tensor.data_ptr() for tensor in arguments}
-    unshared = []
-    for result in results:
-        unshared.append(to_tensor(result) if result.data_ptr() in taken else result)
-        taken.add(result.data_ptr())
-    return unshared
