@@ -101,16 +101,18 @@ def serves(stage: Stage, processor: Processor) -> bool:
     if last.extent is None:
         return False
     strides = {stride(unclamped(load, last.var), last.var) for load in stage.loads}
-    is_smooth = (
-        strides == {stride(load, last.var) for load in stage.loads} <= {0, 1}
-        and has_uniform_conditions(stage, last)
-    )
+    is_smooth = strides == {stride(load, last.var) for load in stage.loads} <= {
+        0,
+        1,
+    } and has_uniform_conditions(stage, last)
     if by_data:
         if is_smooth:  # whole vectors are left to TVM's primitives
             return bool(last.extent % processor.lanes(stage.dtype))
         collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
         return stage.operations >= _MIN_OPERATIONS * len(collected)
-    return strides <= {0, 1} and 1 in strides and not is_smooth
+    # A map under a condition on data would read one by one: no vector is without that condition.
+    by_data = not stage.reduced and bool(nodes_in(_conditions(stage.values), Load))
+    return strides <= {0, 1} and 1 in strides and not is_smooth and not by_data
 
 
 def _chosen_by_data(load: Any) -> bool:
@@ -305,9 +307,7 @@ class _Nest:
             ranges = {v: (0, trips) for v, trips in self._around.items()}
             ranges[var] = (number * lanes, (number + 1) * lanes)
             analyzer = analyzer_of(axes_of(ranges))
-            return all(
-                analyzer.can_prove(c) or analyzer.can_prove(tirx.Not(c)) for c in conditions
-            )
+            return all(analyzer.can_prove(c) or analyzer.can_prove(tirx.Not(c)) for c in conditions)
 
         # Borders are at both ends, so what is inside is looked for from the middle.
         inside = next(
