@@ -6,6 +6,8 @@
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
+from .bridges.as_jax import as_jax, jax_op
+from .bridges.as_torch import as_torch, torch_op
 from .check.gradients import check_grads
 from .errors import (
     AliasError,
@@ -31,6 +33,7 @@ from .fallback.jvp import te_jvp
 from .frontend.model import Model
 from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
+from .frontend.torch_import import from_torch
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .lower.thread_count import set_threads
@@ -50,6 +53,7 @@ from .train.hvp import hvp
 from .train.jacobian import jacobian
 from .train.per_example import per_example_grads
 from .train.step import train_step
+from .train.step_onnx import step_to_onnx
 from .train.value_and_grad import value_and_grad
 
 __version__ = "0.1.0"
@@ -74,6 +78,8 @@ __all__ = [
     "Precision",
     "RuleError",
     "TargetError",
+    "as_jax",
+    "as_torch",
     "call_te",
     "check_grads",
     "compile",
@@ -83,9 +89,11 @@ __all__ = [
     "export_step",
     "fallback",
     "from_onnx",
+    "from_torch",
     "gradient_to_onnx",
     "hvp",
     "jacobian",
+    "jax_op",
     "jvp",
     "loss",
     "nondifferentiable",
@@ -99,10 +107,12 @@ __all__ = [
     "schedule",
     "set_threads",
     "shares_memory",
+    "step_to_onnx",
     "target",
     "te_gradient",
     "te_jvp",
     "to_onnx",
+    "torch_op",
     "train_step",
     "transform",
     "value_and_grad",

@@ -22,10 +22,11 @@ def transformer_encoder(
     sequence: int = 128,
     classes: int = 10,
     norm_first: bool = False,
+    dropout: float = 0.0,
     batch: Batch = "N",
     seed: int = 0,
 ) -> onnx.ModelProto:
-    """Return a transformer encoder with a classifier of the mean over the sequence, no dropout.
+    """Return a transformer encoder with a classifier of the mean over the sequence.
 
     Parameters
     ----------
@@ -44,6 +45,9 @@ def transformer_encoder(
     norm_first : bool
         Whether layers normalize what they take, and the encoder its result (Xiong et al. 2020);
         else layers normalize their sums.
+    dropout : float
+        The share of what attention and the linear maps give that training drops, before it is
+        added.
     batch : int or str
         Batch size; a string makes it symbolic.
     seed : int
@@ -65,7 +69,8 @@ def transformer_encoder(
     builder = _EncoderBuilder("transformer_encoder", [batch, sequence, width], seed)
     x = builder.input
     for index in range(layers):
-        x = _layer(builder, x, f"layers.{index}", (width, heads, feed_forward), norm_first)
+        sizes = width, heads, feed_forward
+        x = _layer(builder, x, f"layers.{index}", sizes, norm_first, dropout)
     if norm_first:
         x = builder.layer_norm(x, "norm", width)
     x = builder.mean(x, "mean")
@@ -73,7 +78,12 @@ def transformer_encoder(
 
 
 def _layer(
-    builder: "_EncoderBuilder", x: str, name: str, sizes: tuple[int, int, int], norm_first: bool
+    builder: "_EncoderBuilder",
+    x: str,
+    name: str,
+    sizes: tuple[int, int, int],
+    norm_first: bool,
+    dropout: float,
 ) -> str:
     """Append an encoder layer; `sizes` are its width, its heads and its features in between."""
     width, heads, feed_forward = sizes
@@ -87,10 +97,11 @@ def _layer(
 
     for number, part in enumerate((attention, feed), start=1):
         norm = f"{name}.norm{number}"
-        if norm_first:
-            x = builder.add(x, part(builder.layer_norm(x, norm, width)), f"{name}.add{number}")
-        else:
-            x = builder.layer_norm(builder.add(x, part(x), f"{name}.add{number}"), norm, width)
+        y = part(builder.layer_norm(x, norm, width) if norm_first else x)
+        y = builder.dropout(y, f"{name}.dropout{number}", dropout)
+        x = builder.add(x, y, f"{name}.add{number}")
+        if not norm_first:
+            x = builder.layer_norm(x, norm, width)
     return x
 
 
@@ -111,6 +122,12 @@ class _EncoderBuilder(NetworkBuilder):
         weights = [self._constant(f"{name}.weight", width, 1.0)]
         weights.append(self._constant(f"{name}.bias", width, 0.0))
         return self._node("LayerNormalization", [x, *weights], name, axis=-1, epsilon=1e-5)
+
+    def dropout(self, x: str, name: str, rate: float) -> str:
+        """Append a dropout, unless the rate is 0."""
+        if not rate:
+            return x
+        return self._node("Dropout", [x, self._number(f"{name}.rate", rate)], name)
 
     def gelu(self, x: str, name: str) -> str:
         """Append x · (1 + erf(x / √2)) / 2."""

@@ -29,12 +29,14 @@ def find_browser() -> str:
 
 
 class Browser:
-    """A browser without a network, with one page.
+    """A browser with one page.
 
     Parameters
     ----------
     home : Path
         A folder for what it writes.
+    offline : bool
+        Whether it has no network.
 
     Attributes
     ----------
@@ -44,7 +46,7 @@ class Browser:
         The addresses that it asked for.
     """
 
-    def __init__(self, home: Path):
+    def __init__(self, home: Path, offline: bool = True):
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._seen: list[str] = []
@@ -69,12 +71,14 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._send(f"{domain}.enable")
         none = {"latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        self._send("Network.emulateNetworkConditions", offline=True, **none)
+        if offline:
+            self._send("Network.emulateNetworkConditions", offline=True, **none)
 
-    def open(self, path: Path) -> None:
-        """Open a file, and wait until it is loaded."""
+    def open(self, page: Path | str) -> None:
+        """Open a file or an address, and wait until it is loaded."""
         self._seen.clear()
-        self._send("Page.navigate", url=path.resolve().as_uri())
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self._send("Page.navigate", url=url)
         while "Page.loadEventFired" not in self._seen:
             self._receive()
 

@@ -17,13 +17,13 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
+from ..ir.branches import branch_programs
 from ..ir.calls import callee
 from ..ir.kernel_names import given_name, loop_carries
 from ..ir.program import Program, variables_in
 from ..ir.provenance import read
 from ..ir.tensor import is_float
 from ..registry.rule import Rule, find, find_function
-from .branches import branch_programs
 from .derive import derive_rule
 from .loop_rules import of_steps
 from .overwriting import overwriting

@@ -23,13 +23,14 @@ from typing import Any
 
 from tvm import relax
 
+from ..ir.branches import branch_programs
 from ..ir.calls import data_of
 from ..ir.program import Program, begin_program, emit_binding, substitute, variables_in
 from ..ir.tensor import Emitter, type_shape
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_forward
-from .branches import branch_programs, emit_branch
+from .branches import emit_branch
 from .mutation import Reads, mutations_of
 from .nested import leaves_of, map_leaves, shaped_like
 from .reverse import add, expand, span_of_rule

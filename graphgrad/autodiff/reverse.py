@@ -18,6 +18,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.branches import branch_programs
 from ..ir.calls import data_of
 from ..ir.program import Program, emit_program, substitute, variables_in
 from ..ir.provenance import gradient_span, read
@@ -26,7 +27,7 @@ from ..ir.write import new_program, write_function
 from ..registry.rule import Rule, user_rule
 from .activity import Activity, analyze, has_cotangent
 from .apply import Cotangent, apply_rule
-from .branches import branch_programs, emit_branch, materialized
+from .branches import emit_branch, materialized
 from .checkpoints import Checkpoints
 from .mutation import Reads, mutations_of
 from .written_out import written_out

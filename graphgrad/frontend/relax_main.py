@@ -11,8 +11,9 @@ from tvm import relax
 from tvm.ir import Span
 
 from ..errors import ModelError
+from ..ir import rewrite
 from ..ir.calls import result_types
-from ..ir.rewrite import map_bindings, replace_bindings, replace_body
+from ..ir.rewrite import replace_bindings, replace_body
 
 
 def rebuilt(
@@ -45,12 +46,12 @@ def reorder_parameters(function: relax.Function, params: Sequence[relax.Var]) ->
 def attach_spans(
     function: relax.Function, spans: Mapping[relax.Var, Span | None]
 ) -> relax.Function:
-    """The function with these spans on the values of its bindings."""
+    """The function with these spans on the values of its bindings, also in branches."""
 
     def attach(binding: relax.Binding) -> list[relax.Binding]:
         return [_attach_span(binding, spans.get(binding.var))]
 
-    return rebuilt(function, blocks=map_bindings(function.body.blocks, attach))
+    return replace_body(function, rewrite.rebuilt(function.body, binding=attach))
 
 
 def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:

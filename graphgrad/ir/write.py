@@ -82,15 +82,15 @@ def write_beside(
     return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
 
 
-def write_program(program: Program, name: str) -> tvm.IRModule:
-    """A module of a program as a function, and of the kernels that it may call."""
+def write_program(program: Program, name: str, mod: tvm.IRModule | None = None) -> tvm.IRModule:
+    """A module with a program as a function; without `mod`, of the kernels that it may call."""
 
     def body(emitter: Emitter) -> Any:
         return substitute(program.result, emit_program(program, emitter.builder))
 
-    kernels = tvm.IRModule(program.kernels)
+    mod = tvm.IRModule(program.kernels) if mod is None else mod
     pure, dataflow = program.pure, program.dataflow
-    return write_function(kernels, name, program.params, body, pure=pure, dataflow=dataflow)
+    return write_function(mod, name, program.params, body, pure=pure, dataflow=dataflow)
 
 
 def continue_program(

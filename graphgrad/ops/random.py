@@ -22,9 +22,45 @@ from .cumulative import cumulative
 from .define import OPAQUE, call_op, define_op, like_first
 from .legalize import legalization
 
-_WORD = (1 << 32) - 1
+WORD = (1 << 32) - 1
+"""The bits of a word of the hash."""
+
+ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B))
+"""Shifts and factors of the hash; a last shift follows, by that of the first round."""
+
 _STREAM = 0x9E3779B9
 """2³² over the golden ratio: it sets the numbers of neighboring dropouts far apart."""
+
+
+def stream_word(attributes: Any) -> int:
+    """What sets the hash of one dropout apart from those of others that share its seed."""
+    return int(attributes["stream"]) * _STREAM & WORD
+
+
+def first_kept(attributes: Any) -> int:
+    """The least hash of an element that is kept: of 2³² hashes the share of the rate is below."""
+    return math.ceil(float(attributes["rate"]) * (1 << 32))
+
+
+def scale_of_kept(attributes: Any) -> float:
+    """What elements that are kept are multiplied by."""
+    rate = float(attributes["rate"])
+    # At the rate 1 nothing is kept, and any finite scale will do.
+    return 1.0 / (1.0 - rate) if rate < 1 else 0.0
+
+
+def numbered_axes(order: Sequence[int], rank: int) -> list[int]:
+    """Which axis of the tensor whose elements are numbered each axis is, see `dropout_call`."""
+    return list(map(int, order)) or list(range(rank))
+
+
+def factor_parts(factor: int) -> tuple[int, int]:
+    """The low 31 bits of a factor, and its highest bit.
+
+    The low 32 bits of a product are those of value · low + (bit 0 of value) · 2³¹ · high, because
+    only bit 31 of the last term is below 2³²; no step of that exceeds 63 bits.
+    """
+    return factor & 0x7FFFFFFF, factor >> 31
 
 
 def dropout(x: Tensor, seed: Tensor, rate: float, stream: int, order: Sequence[int] = ()) -> Tensor:
@@ -65,19 +101,18 @@ def _let(value: Any, body: Callable[[Any], Any]) -> Any:
 
 
 def _times(value: Any, factor: int) -> Any:
-    """The low 32 bits of the product of a 32-bit value and a factor; no step exceeds 63 bits."""
-    # value · factor = value · low + value · 2³¹ · high, and of the last only bit 31 is below 2³².
-    low, high = factor & 0x7FFFFFFF, factor >> 31
+    """The low 32 bits of the product of a 32-bit value and a factor."""
+    low, high = factor_parts(factor)
     product = value * _bits(low) + ((value & _bits(1)) << _bits(31)) * _bits(high)
-    return product & _bits(_WORD)
+    return product & _bits(WORD)
 
 
 def _hash(value: Any) -> Any:
     """The hash, below 2³², of a number below 2³²: lowbias32, whose constants these are."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+    for shift, factor in ROUNDS:
         value = _let(value, lambda v, s=shift: v ^ (v >> _bits(s)))  # type: ignore[misc]
         value = _let(value, lambda v, f=factor: _times(v, f))  # type: ignore[misc]
-    return _let(value, lambda v: v ^ (v >> _bits(16)))
+    return _let(value, lambda v: v ^ (v >> _bits(ROUNDS[0][0])))
 
 
 def _bits(value: int) -> Any:
@@ -89,32 +124,30 @@ def _bits(value: int) -> Any:
 
 def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
     """The start of the mask's hash, a scalar: a hash of the seed and the stream."""
-    stream = _bits(int(call.attrs["stream"]) * _STREAM & _WORD)
+    stream = _bits(stream_word(call.attrs))
     seed_bits = seed().astype("uint64")
-    word, upper = seed_bits & _bits(_WORD), (seed_bits >> _bits(32)) & _bits(_WORD)
+    word, upper = seed_bits & _bits(WORD), (seed_bits >> _bits(32)) & _bits(WORD)
     return te.compute((), lambda: _hash(_hash(word ^ stream) ^ upper), name="dropout_key")
 
 
 def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
     """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
     position = _bits(0)
-    order = [int(axis) for axis in call.attrs.get("order", ())] or list(range(len(index)))
+    order = numbered_axes(call.attrs.get("order", ()), len(index))
     # The row-major position in the tensor whose axes are in the original order.
     for axis in range(len(index)):
         i, extent = index[order.index(axis)], x.shape[order.index(axis)]
         position = position * extent.astype("uint64") + i.astype("uint64")
-    upper = _hash(((position >> _bits(32)) + key()) & _bits(_WORD))
-    drawn = _hash(_hash((position & _bits(_WORD)) ^ key()) ^ upper)
-    return drawn >= _bits(math.ceil(float(call.attrs["rate"]) * (1 << 32)))
+    upper = _hash(((position >> _bits(32)) + key()) & _bits(WORD))
+    drawn = _hash(_hash((position & _bits(WORD)) ^ key()) ^ upper)
+    return drawn >= _bits(first_kept(call.attrs))
 
 
 def _dropout_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tensor:
     """The result of dropout: x / (1 − rate) where the mask keeps the element, else 0."""
-    rate = float(call.attrs["rate"])
     dtype = str(x.dtype)
     zero = tirx.const(0, dtype)
-    # At the rate 1 nothing is kept, and any finite scale will do.
-    scale = tirx.const(1.0 / (1.0 - rate) if rate < 1 else 0.0, dtype)
+    scale = tirx.const(scale_of_kept(call.attrs), dtype)
     key = _key(call, seed)
 
     def element(*index: Any) -> Any:

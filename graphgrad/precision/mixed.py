@@ -16,11 +16,14 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ..errors import ArgumentError
+from ..ir.branches import branch_programs
+from ..ir.kernel_calls import arguments_of, is_kernel_call
 from ..ir.program import Program, substitute, variables_in
 from ..ir.provenance import read
 from ..memory.effect_order import may_write
 from ..tvm_fixes.hooks import change_attributes
 from .choice import FULL, Precision
+from .loops import round_products
 from .policy import POLICIES, Policy
 
 _ASTYPE = tvm.ir.Op.get("relax.astype")
@@ -64,9 +67,15 @@ def mix_precision(
 
 
 def _node_names(program: Program) -> set[str]:
-    """The names of the ONNX nodes that a program computes."""
+    """The names of the ONNX nodes that a program computes, in branches too."""
     names = {read(value.span).node for _, value in program.bindings}
-    return {name for name in names if name is not None}
+    inner = [
+        _node_names(branch)
+        for _, value in program.bindings
+        if isinstance(value, relax.If)
+        for branch in branch_programs(program, value)
+    ]
+    return {name for name in names if name is not None}.union(*inner)
 
 
 @dataclass
@@ -109,11 +118,13 @@ class _Rewriting:
         keep: Collection[str],
     ):
         self._program = program
+        self._precision = precision
         self._low = precision.dtype
-        self._nodes = precision.nodes
         self._keep = set(keep)
-        self._builder = relax.BlockBuilder()
+        # It knows the kernels, so that new ones get names of their own.
+        self._builder = relax.BlockBuilder(tvm.IRModule(program.kernels))
         self._bound: list[tuple[Any, Any]] = []
+        self._kernels = dict(program.kernels)
         self._span: Any = None
         # By variable: a `_Value` of a tensor, a list of those of a tuple, or the expression of
         # anything else.
@@ -134,13 +145,23 @@ class _Rewriting:
             for entry in [self._values.get(new)]
         }
         return replace(
-            self._program, bindings=self._bound, result=result, renamed=renamed, derived={}
+            self._program,
+            bindings=self._bound,
+            result=result,
+            renamed=renamed,
+            kernels=self._kernels,
+            derived={},
         )
 
     def _rewritten(self, var: Any, value: Any) -> Any:
         """Write the binding of a variable; return the variable's entry in `_values`."""
         if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem | GenericConst):
             return self._renamed(var, value)
+        if isinstance(value, relax.If):
+            return self._branches(var, value)
+        loop = self._loop(value)
+        if loop is not None:
+            return self._as_before(var, *loop)
         policy = self._policy(value)
         if policy is Policy.HIGH:
             return self._unchanged(var, value)
@@ -180,12 +201,51 @@ class _Rewriting:
         if value.op == _ASTYPE and _dtype(value.ty) == _dtype(value.args[0].ty) == FULL:
             return Policy.FOLLOW  # a cast that changes nothing
         policy = POLICIES.get(value.op.name)
-        chosen = self._nodes.get(read(value.span).node or "")
+        chosen = self._chosen(value)
         if policy is None or chosen == FULL:
             return Policy.HIGH
         if chosen is None or policy is Policy.INNER:
             return policy
         return Policy.LOW
+
+    def _chosen(self, value: Any) -> str | None:
+        """The dtype that the user has chosen for the ONNX node of a value."""
+        return self._precision.nodes.get(read(value.span).node or "")
+
+    def _loop(self, value: Any) -> tuple[Any, list[_Value]] | None:
+        """The call of a loop with its products rounded, and what it reads; None of others."""
+        kernel = self._kernels.get(value.args[0]) if is_kernel_call(value) else None
+        if kernel is None or self._chosen(value) == FULL:
+            return None
+        outputs = len(value.ty.fields) if isinstance(value.ty, relax.TupleType) else 1
+        rounded = round_products(kernel, outputs, self._low)
+        if rounded is None:
+            return None
+        operands = [self._operand(argument) for argument in arguments_of(value)]
+        arguments = [
+            self._in_dtype(operands[number], self._low if is_rounded else FULL)
+            for number, is_rounded in rounded.inputs
+        ]
+        variable = self._builder.add_func(rounded.kernel, value.args[0].name_hint)
+        self._kernels[variable] = rounded.kernel
+        given = [variable, relax.Tuple(arguments)]
+        call = relax.Call(value.op, given, value.attrs, value.ty_args, value.span)
+        return call, list(_tensors(operands))
+
+    def _branches(self, var: Any, value: relax.If) -> Any:
+        """Bind an If whose branches are rewritten; return the entry of its variable."""
+        branches = [self._branch(branch) for branch in branch_programs(self._program, value)]
+        tensors = list(_tensors([self._values[x] for x in variables_in(value)]))
+        condition = self._as_declared(value.cond)
+        return self._as_before(var, relax.If(condition, *branches, value.span), tensors)
+
+    def _branch(self, branch: Program) -> relax.SeqExpr:
+        """A branch, whose results have the dtypes that they had."""
+        inner = _Rewriting(replace(branch, dataflow=False), self._precision, (), ())
+        # Outside of a branch, nobody can read a cast that it makes: it notes them in copies.
+        inner._values = {param: _apart(self._values[param]) for param in branch.params}
+        inner._builder, inner._kernels = self._builder, self._kernels
+        return inner.program().body()
 
     def _dtype_of(self, policy: Policy, tensors: Sequence[_Value]) -> str:
         """The dtype in which an op of some operands computes."""
@@ -201,12 +261,16 @@ class _Rewriting:
         """Bind a value of operands as the model has them."""
         names = {x: self._as_declared(x) for x in variables_in(value)}
         tensors = list(_tensors([self._values[x] for x in names]))
-        if isinstance(value, relax.MatchCast):
-            source = substitute(value.value, names)
-            self._bound.append((var, relax.MatchCast(var, source, value.ty)))
-        else:
-            self._bound.append((var, self._builder.normalize(substitute(value, names))))
+        if not isinstance(value, relax.MatchCast):
+            return self._as_before(var, substitute(value, names), tensors)
+        source = substitute(value.value, names)
+        self._bound.append((var, relax.MatchCast(var, source, value.ty)))
         return self._entry(var, var, *_made_of(tensors))
+
+    def _as_before(self, var: Any, value: Any, operands: Sequence[_Value]) -> Any:
+        """Bind a variable to a value of the type that it had; return the variable's entry."""
+        self._bound.append((var, self._builder.normalize(value)))
+        return self._entry(var, var, *_made_of(operands))
 
     def _bind(self, var: Any, call: Any, operands: Sequence[_Value]) -> Any:
         """Bind a new call; return the entry of the variable that it takes the place of."""
@@ -295,6 +359,13 @@ def _fits(array: np.ndarray, dtype: str) -> bool:
         rounded = array.astype(dtype).astype(array.dtype)
     changes = (np.isfinite(array) & ~np.isfinite(rounded)) | ((array != 0) & (rounded == 0))
     return not changes.any()
+
+
+def _apart(entry: Any) -> Any:
+    """A copy of an entry of `_Rewriting`."""
+    if isinstance(entry, list):
+        return [_apart(part) for part in entry]
+    return replace(entry, casts=dict(entry.casts)) if isinstance(entry, _Value) else entry
 
 
 def _made_of(operands: Sequence[_Value]) -> tuple[bool, bool]:

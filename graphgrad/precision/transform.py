@@ -63,11 +63,13 @@ def _with_precision(
     mixed = mix_precision(program, precision, _weights(program, function, weights))
     if mixed is program:
         return mod
-    written = write_program(mixed, name)
-    changed = tvm.IRModule(mod.functions, attrs=mod.attrs)
-    new_function = written[name].with_attrs(function.attrs) if function.attrs else written[name]
-    changed.update_func(mod.get_global_var(name), new_function)
-    return changed
+    variable = mod.get_global_var(name)
+    others = {each: mod[each] for each in mod.get_global_vars() if not each.same_as(variable)}
+    written = write_program(mixed, name, tvm.IRModule(others, attrs=mod.attrs))
+    functions = {each.name_hint: (each, written[each]) for each in written.get_global_vars()}
+    _, changed = functions.pop(name)
+    changed = changed.with_attrs(function.attrs) if function.attrs else changed
+    return tvm.IRModule({**dict(functions.values()), variable: changed}, attrs=mod.attrs)
 
 
 def _weights(program: Program, function: Any, weights: Collection[str] | None) -> Collection[str]:

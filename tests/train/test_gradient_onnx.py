@@ -3,6 +3,8 @@
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
+from tvm import tirx
 
 import graphgrad as gg
 from graphgrad import models
@@ -13,6 +15,8 @@ from tests.frontend.graphs import random
 from tests.models import test_exported_families as families
 from tests.models.test_second_order import build
 from tests.peers import peer
+from tests.train.test_dropout import network
+from tests.train.test_loss import SETTINGS, identity
 
 QUICK = ["vit", images.mobilenet_v3, sequences.graph]
 """Attention; grouped convolutions with batch norm; gathers and scatters."""
@@ -94,6 +98,42 @@ def test_loss_any_batch_and_weights_that_are_given(tmp_path):
     given = run(path, {**inputs, "fc1.weight": doubled})
     model.params["fc1.weight"] = doubled
     np.testing.assert_allclose(given["loss"], f(inputs)[0]["loss"], rtol=1e-5)
+
+
+IN_EVALUATOR = "binary_cross_entropy_with_logits"
+"""Of whose Softplus onnxruntime has none in float64."""
+
+
+@pytest.mark.parametrize("rows", [4, tirx.Var("n", "int64")], ids=str)
+@pytest.mark.parametrize("loss, targets, name, settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_losses_follow_torch(loss, targets, name, settings, rows, tmp_path):
+    torch = peer("torch")
+    path = tmp_path / "gradient.onnx"
+    proto = gg.gradient_to_onnx(identity([rows, 3]), path, wrt="x", loss=loss)
+    x = np.random.default_rng(0).uniform(0.1, 0.9, (4, 3))
+    runner = ReferenceEvaluator(proto) if name == IN_EVALUATOR else session(path)
+    value, _, gradient = runner.run(None, {"x": x, "targets": targets})
+    given = torch.tensor(x, requires_grad=True)
+    if "weight" in settings:
+        settings = {**settings, "weight": torch.tensor(settings["weight"], dtype=torch.float64)}
+    theirs = getattr(torch.nn.functional, name)(given, torch.tensor(targets), **settings)
+    theirs.backward()
+    assert value == pytest.approx(theirs.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, given.grad.numpy(), rtol=1e-10, atol=1e-15)
+
+
+def test_dropouts_drop_what_ours_drop(tmp_path):
+    path, model = tmp_path / "gradient.onnx", network()
+    gg.gradient_to_onnx(model, path, wrt=["x", "weight"], loss="mse", training=True)
+    f = gg.value_and_grad(model, wrt=["x", "weight"], loss="mse", training=True)
+    inputs = {"x": random(8, 6), "targets": random(8, 3)}
+    for seed in (0, 9, 2**31 - 1):
+        outputs, gradients = f(inputs, seed=seed)
+        given = run(path, {**inputs, "seed": np.array(seed << 32)})
+        np.testing.assert_allclose(given["y"], outputs["y"], rtol=1e-5)
+        for name, gradient in gradients.items():
+            np.testing.assert_array_equal(given[f"{name}.grad"] == 0, gradient == 0)
+            np.testing.assert_allclose(given[f"{name}.grad"], gradient, rtol=1e-4, atol=1e-6)
 
 
 # Bad input

@@ -4,7 +4,17 @@
 the vocabulary of `graph.py`.
 """
 
-from . import contraction, elementwise, index, loss, shape, window  # noqa: F401  (they register)
-from .program import model_of_program, unwritable
+from . import (  # noqa: F401  (they register)
+    contraction,
+    elementwise,
+    index,
+    loss,
+    many,
+    order,
+    random,
+    shape,
+    window,
+)
+from .program import model_of_program, model_of_values, unwritable
 
-__all__ = ["model_of_program", "unwritable"]
+__all__ = ["model_of_program", "model_of_values", "unwritable"]

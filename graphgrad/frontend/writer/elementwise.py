@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from ...ir.tensor import same_shape
 from .graph import Site, UnwritableError, elem_type, writes
 
 _SAME = {
@@ -50,7 +52,6 @@ _SAME = {
     "relax.subtract": "Sub",
     "relax.tan": "Tan",
     "relax.tanh": "Tanh",
-    "relax.where": "Where",
     "relax.nn.relu": "Relu",
     "graphgrad.copy": "Identity",
     "relax.grad.no_grad": "Identity",
@@ -65,6 +66,19 @@ def _same(site: Site) -> str:
 
 
 writes(*_SAME)(_same)
+
+
+@writes("relax.where")
+def _where(site: Site) -> Any:
+    """A Where, or an If where all elements are of one of the two.
+
+    What an If chooses stays as it is bit for bit; onnxruntime's Where makes 0 of −0.
+    """
+    graph, (condition, x, y) = site.graph, site.names
+    same = (same_shape(site.shape_of(number), site.shape) for number in (1, 2))
+    if not site.shape_of(0) and all(same):
+        return graph.choice(condition, x, y, site.ty)
+    return graph.node("Where", condition, x, y)
 
 
 @writes("relax.astype")
@@ -89,10 +103,10 @@ def _not_equal(site: Site) -> Any:
 
 @writes("relax.isfinite")
 def _is_finite(site: Site) -> Any:
-    return site.graph.node("Not", _is_excluded(site, site.names[0]))
+    return site.graph.node("Not", is_excluded(site, site.names[0]))
 
 
-def _is_excluded(site: Site, x: str) -> str:
+def is_excluded(site: Site, x: str) -> str:
     """Whether the elements are infinite or NaN."""
     infinite, nan = site.graph.node("IsInf", x), site.graph.node("IsNaN", x)
     return str(site.graph.node("Or", infinite, nan))
@@ -103,7 +117,7 @@ def _masked_product(site: Site) -> Any:
     ct, factor = site.names
     zero = site.graph.constant(0.0, site.dtype)
     is_zero = site.graph.node("Equal", ct, zero)
-    excluded = site.graph.node("And", is_zero, _is_excluded(site, factor))
+    excluded = site.graph.node("And", is_zero, is_excluded(site, factor))
     return site.graph.node("Where", excluded, zero, site.graph.node("Mul", ct, factor))
 
 
@@ -148,6 +162,45 @@ def _gelu(site: Site) -> Any:
     return site.graph.node("Mul", half, site.graph.node("Add", erf, constant(1.0)))
 
 
+@writes("relax.nn.gelu_tanh")
+def _gelu_tanh(site: Site) -> Any:
+    """x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2"""
+    graph, (x,) = site.graph, site.names
+
+    def scaled(value: str, factor: float) -> str:
+        return str(graph.node("Mul", value, graph.constant(factor, site.dtype)))
+
+    cube = graph.node("Mul", graph.node("Mul", x, x), x)
+    inner = graph.node("Add", x, scaled(cube, 0.044715))
+    tanh = graph.node("Tanh", scaled(inner, math.sqrt(2 / math.pi)))
+    return graph.node("Mul", scaled(x, 0.5), graph.node("Add", tanh, graph.constant(1, site.dtype)))
+
+
+@writes("relax.mod")
+def _mod(site: Site) -> Any:
+    return site.graph.node("Mod", *site.names, fmod=1)
+
+
+@writes("relax.floor_mod")
+def _floor_mod(site: Site) -> Any:
+    """The remainder with the sign of the divisor, which ONNX has of integers alone."""
+    graph, (x, y) = site.graph, site.names
+    if "int" in site.dtype:
+        return graph.node("Mod", x, y)
+    zero = graph.constant(0, site.dtype)
+    remainder = graph.node("Mod", x, y, fmod=1)
+    signs = (graph.node("Less", value, zero) for value in (remainder, y))
+    is_any = graph.node("Not", graph.node("Equal", remainder, zero))
+    is_other = graph.node("And", is_any, graph.node("Xor", *signs))
+    return graph.node("Where", is_other, graph.node("Add", remainder, y), remainder)
+
+
+@writes("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor", "relax.bitwise_not", opset=18)
+def _bitwise(site: Site) -> Any:
+    operator = site.call.op.name.removeprefix("relax.bitwise_").capitalize()
+    return site.graph.node(f"Bitwise{operator}", *site.names)
+
+
 @writes("relax.nn.softmax", "relax.nn.log_softmax")
 def _softmax(site: Site) -> Any:
     operator = "Softmax" if site.call.op.name == "relax.nn.softmax" else "LogSoftmax"
@@ -167,12 +220,8 @@ def _arange(site: Site) -> Any:
     graph = site.graph
     if not site.dtype.startswith("int"):
         raise UnwritableError(f"a range of {site.dtype}")
-
-    def scalar(value: Any) -> str:
-        vector = graph.extent(getattr(value, "value", value))
-        return str(graph.node("Reshape", vector, graph.ints([])))
-
-    numbers = graph.node("Range", *map(scalar, site.names))
+    bounds = (graph.scalar(getattr(value, "value", value)) for value in site.names)
+    numbers = graph.node("Range", *bounds)
     return graph.node("Cast", numbers, to=elem_type(site.dtype))
 
 

@@ -79,6 +79,12 @@ class GraphWriter:
         """The name of a constant vector of int64."""
         return self.constant(np.array(values, "int64").reshape(len(values)))
 
+    def once(self, key: Any, write: Callable[[], str]) -> str:
+        """The name of what `write` adds; it is added once for each key."""
+        if key not in self._constants:
+            self._constants[key] = write()
+        return self._constants[key]
+
     def read_extents(self, name: str, shape: Sequence[Any]) -> None:
         """Let the symbolic extents of an input be read off its shape, where they are needed."""
         for axis, extent in enumerate(shape):
@@ -91,11 +97,10 @@ class GraphWriter:
             return self.ints([int(value)])
         if isinstance(value, tvm.tirx.Var):
             name, axis = self._extents[value.name]
-            key = f"extent {value.name}"
-            if key not in self._constants:
-                shape = self.node("Shape", name, start=axis, end=axis + 1)
-                self._constants[key] = shape
-            return self._constants[key]
+            return self.once(
+                f"extent {value.name}",
+                lambda: self.node("Shape", name, start=axis, end=axis + 1),
+            )
         operator = _ARITHMETIC.get(type(value))
         if operator is None:
             raise UnwritableError(f"the extent {value}")
@@ -118,6 +123,19 @@ class GraphWriter:
         if operator == "ReduceSum" or self.opset >= 18:
             return self.node(operator, x, self.ints(axes), keepdims=int(keepdims))
         return self.node(operator, x, axes=list(axes), keepdims=int(keepdims))
+
+    def scalar(self, extent: Any) -> str:
+        """An extent as a scalar."""
+        return str(self.node("Reshape", self.extent(extent), self.ints([])))
+
+    def choice(self, condition: str, x: str, y: str, ty: relax.TensorType) -> str:
+        """One of two tensors of a type, by a scalar."""
+        branches = []
+        for branch, value in (("then", x), ("else", y)):
+            output = self.name(f"{self._hint}.{branch}")
+            node = helper.make_node("Identity", [value], [output], f"{output}/Identity")
+            branches.append(helper.make_graph([node], branch, [], [value_info(output, ty)]))
+        return str(self.node("If", condition, then_branch=branches[0], else_branch=branches[1]))
 
     def permute(self, x: str, axes: Sequence[int]) -> str:
         """A tensor with its axes in another order."""
@@ -213,12 +231,17 @@ Writer = Callable[[Site], Any]
 WRITERS: dict[str, Writer] = {}
 """The writers by the names of ops."""
 
+LEAST_OPSETS: dict[str, int] = {}
+"""The versions that ops need, where `OPSET` does not serve."""
 
-def writes(*names: str) -> Callable[[Writer], Writer]:
-    """Register the writer of some ops."""
+
+def writes(*names: str, opset: int = OPSET) -> Callable[[Writer], Writer]:
+    """Register the writer of some ops, for versions from `opset`."""
 
     def register(function: Writer) -> Writer:
         WRITERS.update(dict.fromkeys(names, function))
+        if opset > OPSET:
+            LEAST_OPSETS.update(dict.fromkeys(names, opset))
         return function
 
     return register

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...ops.indexing import Indexing
-from .graph import Site, UnwritableError, static_extent, writes
+from .graph import Site, UnwritableError, elem_type, static_extent, writes
 
 
 def _inside(site: Site, index: str, mode: str, extent: Any) -> str:
@@ -72,6 +72,29 @@ def _scatter_nd(site: Site) -> Any:
     return site.graph.node("ScatterND", *site.names, reduction=reduction)
 
 
+def _with_batch(site: Site, index: str, batch: int) -> str:
+    """Coordinates with those of the batch axes, which they have in common with the data, in front.
+
+    Parameters
+    ----------
+    site : Site
+        Of a call whose second argument is the index.
+    index : str
+    batch : int
+        How many there are.
+    """
+    graph, ty = site.graph, site.call.args[1].ty
+    *shape, _ = site.shape_of(1)
+    coordinates = []
+    for axis in range(batch):
+        bounds = (graph.constant(0), graph.scalar(shape[axis]), graph.constant(1))
+        numbers = graph.node("Cast", graph.node("Range", *bounds), to=elem_type(str(ty.dtype)))
+        alone = [shape[axis] if a == axis else 1 for a in range(len(shape))]
+        spread = graph.node("Expand", graph.reshape(numbers, [*alone, 1]), graph.shape([*shape, 1]))
+        coordinates.append(spread)
+    return str(graph.node("Concat", *coordinates, index, axis=-1)) if coordinates else index
+
+
 @writes("graphgrad.scatter_add")
 def _scatter_add(site: Site) -> Any:
     graph, (updates, index, _) = site.graph, site.names
@@ -80,7 +103,8 @@ def _scatter_add(site: Site) -> Any:
     if indexing.form == "elements":
         axis = indexing.axis
         return graph.node("ScatterElements", zeros, index, updates, axis=axis, reduction="add")
-    if indexing.form == "nd" and not indexing.axis:
+    if indexing.form == "nd":
+        index = _with_batch(site, index, indexing.axis)
         return graph.node("ScatterND", zeros, index, updates, reduction="add")
     if indexing.form != "take":
         raise UnwritableError(f"a scatter of the form {indexing.form!r}")

@@ -15,6 +15,7 @@ from ...errors import ArgumentError, ModelError
 from ...ir.program import Program
 from ...ir.tensor import type_shape
 from .graph import (
+    LEAST_OPSETS,
     NEWEST_OPSET,
     OPSET,
     WRITERS,
@@ -31,7 +32,7 @@ def unwritable(value: Any) -> str | None:
         return "relax.If"
     if not isinstance(value, relax.Call):
         return None
-    name = getattr(value.op, "name", str(value.op))
+    name = _op_name(value)
     return None if name in WRITERS else name
 
 
@@ -63,12 +64,7 @@ def model_of_program(
     ModelError
         A call cannot be written; names all of them.
     """
-    opset = OPSET if opset is None else opset
-    if isinstance(opset, bool) or not isinstance(opset, int) or not OPSET <= opset <= NEWEST_OPSET:
-        raise ArgumentError(
-            f"opset={opset!r}: gradients are written for versions {OPSET} to {NEWEST_OPSET} of the "
-            "default domain"
-        )
+    opset = _version(program, opset)
     named = [*inputs, *outputs]
     if len(set(named)) != len(named):
         twice = next(name for name in named if named.count(name) > 1)
@@ -90,10 +86,55 @@ def model_of_program(
     body = helper.make_graph(
         graph.nodes, program.name, types, result_types, [*initializers, *graph.initializers]
     )
+    return _model(body, opset)
+
+
+def model_of_values(name: str, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """An ONNX model without inputs, whose outputs are arrays by name."""
+    nodes, types = [], []
+    for output, array in values.items():
+        tensor = numpy_helper.from_array(array, output)
+        nodes.append(helper.make_node("Constant", [], [output], f"{output}/Constant", value=tensor))
+        types.append(helper.make_tensor_value_info(output, tensor.data_type, array.shape))
+    return _model(helper.make_graph(nodes, name, [], types), OPSET)
+
+
+def _model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     version = helper.make_opsetid("", opset)
-    proto = helper.make_model(body, opset_imports=[version], producer_name="graphgrad")
+    proto = helper.make_model(graph, opset_imports=[version], producer_name="graphgrad")
     proto.ir_version = helper.find_min_ir_version_for([version])
     return proto
+
+
+def _version(program: Program, opset: int | None) -> int:
+    """The version to write: the one that is asked for, or the lowest that serves.
+
+    Raises
+    ------
+    ArgumentError
+        It is none, or one that some op of the program needs more than.
+    """
+    names = {_op_name(value) for _, value in program.bindings if isinstance(value, relax.Call)}
+    needed = {name: LEAST_OPSETS[name] for name in sorted(names & LEAST_OPSETS.keys())}
+    if opset is None:
+        return max(needed.values(), default=OPSET)
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OPSET <= opset <= NEWEST_OPSET:
+        raise ArgumentError(
+            f"opset={opset!r}: gradients are written for versions {OPSET} to {NEWEST_OPSET} of the "
+            "default domain"
+        )
+    for name, least in needed.items():
+        if opset < least:
+            raise ArgumentError(
+                f"opset={opset} cannot say {name}, which needs version {least} of the default "
+                "domain; leave opset out for the lowest that serves"
+            )
+    return opset
+
+
+def _op_name(call: relax.Call) -> str:
+    """The name of what a call calls."""
+    return str(getattr(call.op, "name", call.op))
 
 
 def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any]) -> None:
@@ -109,9 +150,11 @@ def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any])
         graph.hint(str(var.name))
         if isinstance(value, relax.MatchCast):
             names[var] = _named(graph, names, value.value)
+            if isinstance(names[var], str):
+                graph.read_extents(names[var], type_shape(value.ty))
         elif isinstance(value, relax.Call):
             arguments = [_named(graph, names, argument) for argument in value.args]
-            name = getattr(value.op, "name", str(value.op))
+            name = _op_name(value)
             try:
                 names[var] = WRITERS[name](Site(graph, value, arguments, var.ty))
             except UnwritableError as error:

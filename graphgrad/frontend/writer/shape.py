@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,8 @@ def _split(site: Site) -> Any:
     types = result_types(site.ty)
     axis = site.attributes.axis % len(type_shape(types[0]))
     sizes = [static_extent(type_shape(ty)[axis]) for ty in types]
-    if len(sizes) == 1:
-        return [site.names[0]]
+    if len(sizes) == 1:  # which is no tuple
+        return site.names[0]
     lengths = site.graph.ints(sizes)
     return site.graph.node("Split", site.names[0], lengths, outputs=len(sizes), axis=axis)
 
@@ -69,6 +70,28 @@ def _flip(site: Site) -> Any:
     axis = site.attributes.axis % len(site.shape)
     bounds = (site.graph.ints([value]) for value in (-1, -_FAR, axis, -1))
     return site.graph.node("Slice", site.names[0], *bounds)
+
+
+@writes("relax.tile")
+def _tile(site: Site) -> Any:
+    graph, repeats = site.graph, [int(count) for count in site.attributes.repeats]
+    shape = site.shape_of(0)
+    rank = max(len(shape), len(repeats))
+    x = graph.reshape(site.names[0], [1] * (rank - len(shape)) + shape)
+    return graph.node("Tile", x, graph.ints([1] * (rank - len(repeats)) + repeats))
+
+
+@writes("relax.repeat")
+def _repeat(site: Site) -> Any:
+    """Each element several times in a row: an axis behind its own, which is joined to it."""
+    graph, shape, count = site.graph, site.shape_of(0), int(site.attributes.repeats)
+    axis = site.attributes.axis
+    if axis is None:
+        shape, axis = [math.prod(shape)], 0
+    front, rest = shape[: axis % len(shape) + 1], shape[axis % len(shape) + 1 :]
+    x = graph.reshape(site.names[0], [*front, 1, *rest])
+    counts = [count if axis == len(front) else 1 for axis in range(len(front) + 1 + len(rest))]
+    return graph.reshape(graph.node("Tile", x, graph.ints(counts)), site.shape)
 
 
 def _numbers(value: Any) -> list[int]:

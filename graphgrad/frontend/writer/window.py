@@ -78,6 +78,15 @@ def _max_pool_scatter(site: Site) -> Any:
     return graph.reshape(total, site.shape)
 
 
+@writes("graphgrad.max_pool_position")
+def _max_pool_position(site: Site) -> Any:
+    """What the places are already."""
+    places = site.names[0]
+    if places not in site.graph.places or site.attributes.column_major:
+        raise UnwritableError("places of maxima that are not those of a max_pool_index, by rows")
+    return places
+
+
 @writes("graphgrad.max_pool_gather")
 def _max_pool_gather(site: Site) -> Any:
     _check_places(site)

@@ -1,0 +1,57 @@
+"""Programs in the ops that are written as ONNX."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax
+
+from ..autodiff.activity import location, op_name
+from ..autodiff.derive import KERNEL_CALLS, derive_rule
+from ..autodiff.written_out import written_out
+from ..errors import LoweringError, MissingGradientError, ModelError
+from ..frontend.writer import unwritable
+from ..ir.program import Program, variables_in
+
+
+def in_operators(program: Program) -> Program:
+    """A program in which ops that are not written are stated in others, as they are lowered.
+
+    Raises
+    ------
+    ModelError
+        Some cannot be; names all of them.
+    """
+    kernels = dict(program.kernels)
+    problems: dict[str, list[str]] = {}
+
+    def stated(var: Any, value: Any, origin: str) -> list[tuple[Any, Any]]:
+        name = unwritable(value)
+        if name is None:
+            return [(var, value)]
+        origin = origin or op_name(value)
+        try:
+            # Without tensors there is nothing that a statement could begin with.
+            is_stated = isinstance(value, relax.Call) and len([*variables_in(value)]) > 0
+            if name in KERNEL_CALLS or not is_stated:
+                raise MissingGradientError(name)
+            form = written_out(derive_rule(value, kernels), var, value)
+        except (MissingGradientError, LoweringError):
+            problems.setdefault(origin, []).append(location(var, value))
+            return [(var, value)]
+        kernels.update(form.kernels)
+        return [binding for inner in form.bindings for binding in stated(*inner, origin)]
+
+    bindings = [binding for var, value in program.bindings for binding in stated(var, value, "")]
+    if problems:
+        lines = [
+            f"  {name} ×{len(places)}: {', '.join(dict.fromkeys(places))}"
+            for name, places in sorted(problems.items())
+        ]
+        raise ModelError(
+            f"{len(problems)} op(s) of the gradient are not written as ONNX, as they are kernels "
+            "there:\n" + "\n".join(lines) + "\nRun it with graphgrad.value_and_grad, or leave "
+            "them out of what is differentiated."
+        )
+    return replace(program, bindings=bindings, kernels=kernels)
