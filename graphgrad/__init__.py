@@ -6,6 +6,7 @@
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.jvp import jvp
 from .autodiff.vjp import vjp
+from .bridges.as_jax import as_jax, jax_op
 from .bridges.as_torch import as_torch, torch_op
 from .check.gradients import check_grads
 from .errors import (
@@ -77,6 +78,7 @@ __all__ = [
     "Precision",
     "RuleError",
     "TargetError",
+    "as_jax",
     "as_torch",
     "call_te",
     "check_grads",
@@ -91,6 +93,7 @@ __all__ = [
     "gradient_to_onnx",
     "hvp",
     "jacobian",
+    "jax_op",
     "jvp",
     "loss",
     "nondifferentiable",

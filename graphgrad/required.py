@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
+from importlib import metadata
 from types import ModuleType
 
 from .errors import ArgumentError
 
-LEAST = {"torch": (2, 6)}
+LEAST = {"jax": (0, 7), "jax_tvm_ffi": (0, 1), "torch": (2, 6)}
 """The oldest release of each framework that its bridge was written for."""
 
 
@@ -21,7 +22,8 @@ def require(framework: str) -> ModuleType:
         It is missing or too old; says which release is wanted, and how to install it.
     """
     least = ".".join(map(str, LEAST[framework]))
-    remedy = f"pip install 'graphgrad[{framework}]'"
+    extra = framework.partition("_")[0]
+    remedy = f"pip install 'graphgrad[{extra}]'"
     try:
         module = importlib.import_module(framework)
     except ImportError as error:
@@ -29,10 +31,11 @@ def require(framework: str) -> ModuleType:
             f"the bridge to {framework} needs {framework} {least} or later, which cannot be "
             f"imported ({error}): {remedy}"
         ) from error
-    version = tuple(map(int, re.findall(r"\d+", module.__version__)[:2]))
+    text = getattr(module, "__version__", None) or metadata.version(framework)
+    version = tuple(map(int, re.findall(r"\d+", text)[:2]))
     if version < LEAST[framework]:
         raise ArgumentError(
             f"the bridge to {framework} needs {framework} {least} or later, but this is "
-            f"{module.__version__}: {remedy}"
+            f"{text}: {remedy}"
         )
     return module

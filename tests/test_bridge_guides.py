@@ -10,7 +10,7 @@ from tests.peers import peer
 DOCS = Path(__file__).parent.parent / "docs"
 EXAMPLES = [
     pytest.param(framework, code, id=f"{page}-{number}")
-    for framework, page in [("torch", "pytorch.md")]
+    for framework, page in [("torch", "pytorch.md"), ("jax_tvm_ffi", "jax.md")]
     for number, code in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     )

@@ -11,7 +11,6 @@ import tvm
 
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..ir.arrays import to_tensor
 from ..ir.program import Program
 from ..ir.tensor import is_float, type_shape
 from ..ir.write import write_program
@@ -30,8 +29,10 @@ from ..train.on_device import ModelOnDevice, Shapes
 from ..train.recent import Recent
 from ..train.recipe import Objective, WrtNames, objective
 from ..train.shapes import Shaped, shape_text
+from ..train.tensors import in_own_memory
 from .derivative import ITSELF, Derivative, differentiate, flat_types
 from .extents import bind_symbols, evaluate
+from .host_function import HostFunction, host_function
 
 _NUMBERS = count()
 _BY_NUMBER: WeakValueDictionary[int, Differentiable] = WeakValueDictionary()
@@ -138,7 +139,42 @@ class Differentiable(ModelOnDevice):
         ]
         key = derivative, shapes
         function = self._compiled.get(key, lambda: self._compile_program(*key))
-        return _unshared(_flat(function(*arguments)), arguments)
+        return _flat(in_own_memory(function(*arguments), arguments))
+
+    def input_shapes(self, arguments: Sequence[Any]) -> Shapes:
+        """The shapes of the inputs, which are the first arguments."""
+        inputs = arguments[: len(self._groups["input"])]
+        return tuple(tuple(int(extent) for extent in array.shape) for array in inputs)
+
+    def check(self, arguments: Sequence[Any]) -> None:
+        """Raise `InputError` if arguments, of which only shapes and dtypes count, do not fit."""
+        remaining = (Shaped(str(a.dtype), tuple(a.shape)) for a in arguments)
+        self._check_types(
+            {
+                kind: dict(zip(names, remaining, strict=False))
+                for kind, names in self._groups.items()
+            }
+        )
+
+    @one_at_a_time
+    def on_host(self, derivative: Derivative, shapes: Shapes) -> HostFunction:
+        """The function, or a derivative, compiled so that any threads may call it.
+
+        Parameters
+        ----------
+        derivative : Derivative
+        shapes : Shapes
+            Of the inputs.
+
+        Raises
+        ------
+        ArgumentError
+            See `host_function`.
+        """
+        objective = self._objective
+        return host_function(
+            self._program_of(derivative, shapes), objective.target, objective.winograd
+        )
 
     def result_types(self, shapes: Sequence[Sequence[Any]]) -> list[Shaped]:
         """Dtypes and shapes of what the function returns.
@@ -215,15 +251,3 @@ def _flat(values: Any) -> list[tvm.runtime.Tensor]:
     if isinstance(values, tvm.runtime.Tensor):
         return [values]
     return [tensor for value in values for tensor in _flat(value)]
-
-
-def _unshared(
-    results: Sequence[tvm.runtime.Tensor], arguments: Sequence[tvm.runtime.Tensor]
-) -> list[tvm.runtime.Tensor]:
-    """Results, with a copy of each that lies in the memory of an argument or of another result."""
-    taken = {tensor.data_ptr() for tensor in arguments}
-    unshared = []
-    for result in results:
-        unshared.append(to_tensor(result) if result.data_ptr() in taken else result)
-        taken.add(result.data_ptr())
-    return unshared

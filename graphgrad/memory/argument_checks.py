@@ -35,7 +35,7 @@ CHECKED = "graphgrad.arguments_checked"
 CHECK = "graphgrad.argument_check"
 """Attribute of a kernel that looks at arguments, and computes nothing."""
 
-_TOGETHER = 64
+TOGETHER = 64
 """The most tensors that one kernel checks: LLVM needs more than twice the time for a function of
 twice the size."""
 
@@ -51,7 +51,7 @@ _HANDLE = tirx.tvm_stack_alloca("tvm_ffi_any", 1).ty
 
 
 @dataclass(frozen=True)
-class _Check:
+class Check:
     """One check at the start of a function.
 
     Attributes
@@ -182,7 +182,7 @@ class _Function:
         is_known = origin in self._allocated if tensor is None else _is_static(tensor.ty)
         return is_known and not others
 
-    def checks(self, unchecked: set[str]) -> list[_Check]:
+    def checks(self, unchecked: set[str]) -> list[Check]:
         """The checks of the tensors from outside that kernels get.
 
         Parameters
@@ -203,7 +203,7 @@ class _Function:
                 tensor = self.outside[origin]
                 alignment_of[tensor] = max(alignment_of.get(tensor, 1), alignment)
         return [
-            _Check(tensor, tensor in dense, alignment) for tensor, alignment in alignment_of.items()
+            Check(tensor, tensor in dense, alignment) for tensor, alignment in alignment_of.items()
         ]
 
 
@@ -262,14 +262,14 @@ def _shape(ty: Any) -> list[int]:
 
 
 def _add_checks(
-    builder: relax.BlockBuilder, variable: Any, function: relax.Function, checks: list[_Check]
+    builder: relax.BlockBuilder, variable: Any, function: relax.Function, checks: list[Check]
 ) -> relax.Function:
     """The function with calls, before all else, of kernels that check some tensors."""
     bindings: list[Any] = []
-    for start in range(0, len(checks), _TOGETHER):
-        batch = checks[start : start + _TOGETHER]
+    for start in range(0, len(checks), TOGETHER):
+        batch = checks[start : start + TOGETHER]
         kernel = builder.add_func(
-            _kernel(variable.name_hint, batch), f"{variable.name_hint}_argument_check"
+            check_kernel(variable.name_hint, batch), f"{variable.name_hint}_argument_check"
         )
         tensors = [bound(check.tensor, bindings) for check in batch]
         unused = relax.Var("_", relax.TupleType([]))
@@ -277,7 +277,7 @@ def _add_checks(
     return begin_with(function, bindings)
 
 
-def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
+def check_kernel(function: str, checks: list[Check]) -> tirx.PrimFunc:
     """A kernel that refuses tensors which other kernels would read wrongly.
 
     It does not look at dtypes and shapes: code that TVM's `VMShapeLower` adds compares those.
@@ -301,14 +301,14 @@ def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
     return tirx.PrimFunc(handles, sequence(*asserts, tirx.Evaluate(0)), attrs=attributes)
 
 
-def _is_fit(handle: Any, check: _Check) -> Any:
+def _is_fit(handle: Any, check: Check) -> Any:
     """The condition that a tensor is where, and as, kernels expect it."""
     if not check.is_dense:
         return _is_aligned(handle, check)
     return tirx.all(_is_aligned(handle, check), _is_dense(handle, _shape(check.tensor.ty)))
 
 
-def _is_aligned(handle: Any, check: _Check) -> Any:
+def _is_aligned(handle: Any, check: Check) -> Any:
     """The condition that a tensor starts at a multiple of its alignment, or is empty.
 
     The address of the data is the first field of a `DLTensor`. It is read as element 0 of an array

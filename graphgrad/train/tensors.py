@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import tvm
 
 from ..errors import AliasError
 from ..lower.device import reported
-from ..runtime.arrays import Arrays, memory_of
+from ..runtime.arrays import Arrays, empty, memory_of
 
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
 """C types of the scalars that are read straight from the host's memory; others become arrays."""
@@ -51,6 +51,24 @@ class Spans:
                     f"input {name!r} shares memory with the {self._names[shared[0]]}, which the "
                     "step overwrites; pass a copy"
                 )
+
+
+def in_own_memory(values: Any, arguments: Sequence[tvm.runtime.Tensor]) -> Any:
+    """Results of a function, nested, as lists, none in the memory of an argument or another result.
+
+    Those that are get a copy. An argument's memory may be the caller's, or that of later ones.
+    """
+    taken = {tensor.data_ptr() for tensor in arguments}
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, tvm.runtime.Tensor):
+            return [own(item) for item in value]
+        if value.data_ptr() in taken:
+            value = empty(value.shape, str(value.dtype), value.device).copyfrom(value)
+        taken.add(value.data_ptr())
+        return value
+
+    return own(values)
 
 
 def as_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:

@@ -17,13 +17,16 @@ from ..precision.choice import Precision
 from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
-from .on_device import ModelOnDevice, Shapes
+from .on_device import ModelOnDevice, Shapes, Tensors
 from .recent import Recent
 from .recipe import WrtNames, objective
-from .tensors import Arrays, as_arrays
+from .tensors import as_arrays, in_own_memory
 
 LOSS = "loss"
 TARGETS = "targets"
+
+Results = dict[str, Any]
+"""Arrays of numpy, or tensors on the device, by ONNX name."""
 
 
 def value_and_grad(
@@ -36,6 +39,7 @@ def value_and_grad(
     winograd: bool = True,
     precision: str | Precision = "float32",
     memory: int | float | MemoryBudget | None = None,
+    as_numpy: bool = True,
 ) -> ValueAndGrad:
     """A function that computes a model's outputs and their gradients.
 
@@ -59,6 +63,10 @@ def value_and_grad(
         As of `train_step`. Outputs and gradients keep the dtypes that they have in the model.
     memory : int, float or MemoryBudget, optional
         As of `train_step`. Outputs and gradients count.
+    as_numpy : bool
+        Whether results are copied to numpy. If not, they are tensors of TVM on the device, which
+        other frameworks take over by ``from_dlpack`` without a copy; on a GPU they may still be
+        being computed, on its default stream.
 
     Returns
     -------
@@ -81,7 +89,9 @@ def value_and_grad(
     >>> f = gg.value_and_grad(model, wrt=["fc.weight"])
     >>> outputs, gradients = f({"x": x}, cotangent=np.ones((8, 10), "float32"))
     """
-    return ValueAndGrad(model, wrt, loss, training, rules, target, winograd, precision, memory)
+    return ValueAndGrad(
+        model, wrt, loss, training, rules, target, winograd, precision, memory, as_numpy
+    )
 
 
 class ValueAndGrad(ModelOnDevice):
@@ -103,7 +113,11 @@ class ValueAndGrad(ModelOnDevice):
         winograd: bool = True,
         precision: str | Precision = "float32",
         memory: int | float | MemoryBudget | None = None,
+        as_numpy: bool = True,
     ):
+        if not isinstance(as_numpy, bool):
+            raise ArgumentError(f"as_numpy={as_numpy!r} must be True or False")
+        self._as_numpy = as_numpy
         checked = objective(
             model, loss, wrt, target, rules, winograd, precision, memory, training, named_values
         )
@@ -118,7 +132,7 @@ class ValueAndGrad(ModelOnDevice):
     @one_at_a_time
     def __call__(
         self, inputs: Inputs, cotangent: Any = None, seed: int = 0
-    ) -> tuple[Arrays, Arrays]:
+    ) -> tuple[Results, Results]:
         """Compute outputs and gradients.
 
         Parameters
@@ -135,7 +149,8 @@ class ValueAndGrad(ModelOnDevice):
         Returns
         -------
         outputs, gradients : dict of arrays, by ONNX name
-            A gradient has the shape and dtype of its value.
+            A gradient has the shape and dtype of its value. With ``as_numpy=False`` tensors on the
+            device, in memory of their own.
 
         Raises
         ------
@@ -148,7 +163,10 @@ class ValueAndGrad(ModelOnDevice):
         """
         arguments, forward, shapes = self._arguments(inputs, seed)
         arguments += self._cotangents(forward, cotangent)
-        values, gradients = self._function(forward, shapes)(*arguments)
+        results = self._function(forward, shapes)(*arguments)
+        if not self._as_numpy:
+            results = in_own_memory(results, arguments)
+        values, gradients = results
         return self._outputs(values), self._by_wrt(gradients)
 
     def _function(self, forward: Forward, shapes: Shapes) -> Callable[..., Any]:
@@ -174,17 +192,21 @@ class ValueAndGrad(ModelOnDevice):
         """The seed that the forward pass takes if it drops values."""
         return np.array(word)
 
-    def _outputs(self, values: Any) -> Arrays:
+    def _outputs(self, values: Any) -> Results:
         """The results of the forward pass by name, without the statistics."""
         *losses, outputs_of_model, _ = values
         outputs = dict(zip(self._model.outputs, outputs_of_model, strict=True))
         if self._objective.loss.is_given:
             outputs = {LOSS: losses[0], **outputs}
-        return as_arrays(outputs)
+        return self._given(outputs)
 
-    def _by_wrt(self, values: Any) -> Arrays:
+    def _by_wrt(self, values: Any) -> Results:
         """Values of what is differentiated, by name."""
-        return as_arrays(dict(zip(self._objective.wrt, values, strict=True)))
+        return self._given(dict(zip(self._objective.wrt, values, strict=True)))
+
+    def _given(self, tensors: Tensors) -> Results:
+        """Results as the caller wants them."""
+        return as_arrays(tensors) if self._as_numpy else tensors
 
     def _compile_function(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments and cotangents to results and gradients."""

@@ -217,7 +217,8 @@ def test_families(family):
     output = net(*inputs.values())
     names, params = zip(*net.named_parameters(), strict=True)
     reference = dict(zip(names, torch.autograd.grad(output, params, cotangent), strict=True))
-    arrays = {name: tensor.detach().numpy() for name, tensor in inputs.items()}
+    tensors = zip(model.inputs, inputs.values(), strict=True)  # a Sequential names its own
+    arrays = {name: tensor.detach().numpy() for name, tensor in tensors}
     outputs, gradients = gg.value_and_grad(model, wrt=list(names))(arrays, cotangent.numpy())
     np.testing.assert_allclose(outputs["output"], output.detach(), 1e-8, 1e-10)
     floor = 1e-6 * families.norm({name: g.numpy() for name, g in reference.items()})

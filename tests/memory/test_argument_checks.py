@@ -213,7 +213,7 @@ def test_what_a_packed_function_returned_is_looked_at_by_a_private_function(retu
 
 
 def test_many_arguments_are_all_checked():
-    count = argument_checks._TOGETHER + 2
+    count = argument_checks.TOGETHER + 2
 
     def total(builder, *parameters):
         result = parameters[0]

@@ -281,3 +281,26 @@ def test_threads_take_turns():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_device_tensors_in_memory_of_their_own():
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Mul", ["x", "w"], ["y"]),
+    ]
+    file = model_of(nodes, {"x": [4]}, {"y": [4], "same": [4]}, {"w": random(4)})
+    f = gg.value_and_grad(gg.from_onnx(file), wrt=["x", "w"], as_numpy=False)
+    x = tvm.runtime.tensor(random(4, seed=1))
+    outputs, gradients = f(x, np.ones(4, "float32"))
+    results = [*outputs.values(), *gradients.values()]
+    assert all(isinstance(result, tvm.runtime.Tensor) for result in results)
+    assert len({tensor.data_ptr() for tensor in [x, *results]}) == 5
+    kept = gradients["w"].numpy()
+    f(np.zeros(4, "float32"), np.zeros(4, "float32"))  # overwrites what was copied for the call
+    np.testing.assert_array_equal(gradients["w"].numpy(), kept)
+    close(np.from_dlpack(gradients["w"]), x.numpy())
+
+
+def test_as_numpy_is_a_switch():
+    with pytest.raises(ArgumentError, match="as_numpy=1 must be True or False"):
+        gg.value_and_grad(scalar(), as_numpy=1)
