@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import tvm
 
+from ..autodiff.activity import has_cotangent
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.program import Program
@@ -89,6 +90,8 @@ class Differentiable(ModelOnDevice):
         Whether its last argument is the seed of dropouts, an int64 scalar.
     updates : bool
         Whether its last results are new statistics.
+    float_outputs : tuple of int
+        The positions of the outputs that have cotangents.
     """
 
     how_to_keep = "pickle the model, and build it where it is needed"
@@ -110,7 +113,9 @@ class Differentiable(ModelOnDevice):
         self._compiled: Recent[tuple[Derivative, Part, Shapes], Callable[..., Any]] = Recent(
             self._limit
         )
-        self.updates = len(self._program.result.fields[1].fields) > 0
+        outputs, statistics = self._program.result.ty.fields
+        self.updates = len(statistics.fields) > 0
+        self.float_outputs = tuple(n for n, ty in enumerate(outputs.fields) if has_cotangent(ty))
         self.number = next(_NUMBERS)
         _BY_NUMBER[self.number] = self
 
@@ -177,12 +182,13 @@ class Differentiable(ModelOnDevice):
         self._checked.get(shaped, check)
 
     @one_at_a_time
-    def on_host(self, derivative: Derivative, shapes: Shapes) -> HostFunction:
+    def on_host(self, derivative: Derivative, part: Part, shapes: Shapes) -> HostFunction:
         """The function, or a derivative, compiled so that any threads may call it.
 
         Parameters
         ----------
         derivative : Derivative
+        part : Part
         shapes : Shapes
             Of the inputs.
 
@@ -192,9 +198,8 @@ class Differentiable(ModelOnDevice):
             See `host_function`.
         """
         objective = self._objective
-        return host_function(
-            self._program_of(derivative, shapes), objective.target, objective.winograd
-        )
+        program = self._program_of_part(derivative, part, shapes)
+        return host_function(program, objective.target, objective.winograd)
 
     @one_at_a_time
     def split(self, derivative: Derivative, shapes: Shapes) -> Split | None:
@@ -269,14 +274,17 @@ class Differentiable(ModelOnDevice):
     def _compile_program(
         self, derivative: Derivative, part: Part, shapes: Shapes
     ) -> Callable[..., Any]:
-        if part == "whole":
-            program = self._program_of(derivative, shapes)
-        else:
-            parts = self.split(derivative, shapes)
-            assert parts is not None  # who asks for a part has looked
-            program = parts.forward if part == "forward" else parts.backward
+        program = self._program_of_part(derivative, part, shapes)
         task = "a gradient" if derivative else "a forward pass"
         return self._compile(write_program(program, FORWARD), FORWARD, task)
+
+    def _program_of_part(self, derivative: Derivative, part: Part, shapes: Shapes) -> Program:
+        """The program of a derivative, or of a part of its last step."""
+        if part == "whole":
+            return self._program_of(derivative, shapes)
+        parts = self.split(derivative, shapes)
+        assert parts is not None  # who asks for a part has looked
+        return parts.forward if part == "forward" else parts.backward
 
     def _program_of(self, derivative: Derivative, shapes: Shapes) -> Program:
         """The program of a derivative, for shapes of the inputs."""

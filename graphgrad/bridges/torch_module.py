@@ -10,7 +10,6 @@ from torch import nn
 
 from ..errors import InputError
 from ..frontend.model import Model
-from ..ir.calls import result_types
 from ..ir.tensor import is_float
 from ..train.inputs import by_name
 from .derivative import ITSELF, to_text
@@ -102,8 +101,8 @@ class TorchModel(nn.Module):
         """
         form = self._forms[self.training]
         wrt = tuple(n for n, argument in enumerate(arguments) if argument.requires_grad)
-        derivative = ((wrt, self._floats),)
-        if not wrt or not self._floats or any(a.device.type != "cpu" for a in arguments):
+        derivative = ((wrt, form.float_outputs),)
+        if not wrt or not form.float_outputs or any(a.device.type != "cpu" for a in arguments):
             return _ITSELF
         form.check(arguments)
         parts = form.split(derivative, form.input_shapes(arguments))
@@ -136,8 +135,6 @@ class TorchModel(nn.Module):
         }
         keys = list(self.onnx_names)
         self._statistics = keys[len(self._model.params) :]
-        types = result_types(self._model.mod["main"].ret_ty)
-        self._floats = tuple(n for n, ty in enumerate(types) if is_float(str(ty.dtype)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_forms": {}}
