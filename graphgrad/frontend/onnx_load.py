@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from onnx import helper
 
 from ..errors import ModelError
 from .onnx_graph import STANDARD_DOMAINS
@@ -19,6 +21,7 @@ INLINER_ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)
 """What onnx's inliner raises of calls that do not fit, cycles and operator sets that disagree."""
 
 _MOST_BYTES = 2**31 - 1  # of one message
+_MOST_CHECKED_BYTES = 4096  # of a tensor that ONNX's checker is given
 _VERSIONS = 2**31  # of operator sets; onnx counts them in 32 bits
 
 
@@ -54,7 +57,7 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Run the checker of ONNX.
+    """Run the checker of ONNX on a model that `load` has read.
 
     Raises
     ------
@@ -62,9 +65,45 @@ def check(proto: onnx.ModelProto) -> None:
         With the checker's message, if the model breaks the ONNX standard.
     """
     try:
-        onnx.checker.check_model(proto)
+        onnx.checker.check_model(_without_weights(proto))
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"the model is not valid ONNX: {error}") from error
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with inputs in the place of large initializers.
+
+    The checker is handed a model as a message, which is as large as its weights. What it would ask
+    of their data, `load` has asked.
+    """
+    graph = proto.graph
+    large = {t.name: t for t in graph.initializer if len(t.raw_data) > _MOST_CHECKED_BYTES}
+    if not large or proto.ir_version < 4:  # before, initializers had to be inputs
+        return proto
+    light = onnx.ModelProto()
+    _copy_fields(proto, light, but="graph")
+    _copy_fields(graph, light.graph, but="initializer")
+    light.graph.initializer.extend(t for t in graph.initializer if t.name not in large)
+    inputs = {value.name for value in graph.input}
+    light.graph.input.extend(
+        helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+        for name, tensor in large.items()
+        if name not in inputs
+    )
+    return light
+
+
+def _copy_fields(message: Any, copy: Any, but: str) -> None:
+    """Copy all fields of a message but one."""
+    for field, value in message.ListFields():
+        if field.name == but:
+            continue
+        if isinstance(value, Message):
+            getattr(copy, field.name).CopyFrom(value)
+        elif isinstance(value, str | bytes | int | float):
+            setattr(copy, field.name, value)
+        else:  # a field that is repeated
+            getattr(copy, field.name).extend(value)
 
 
 def external_files_of(path: Path) -> list[Path]:

@@ -1,3 +1,4 @@
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -124,3 +125,15 @@ def test_a_proto_is_copied():
 def test_the_checker_speaks_through_our_error(node):
     with pytest.raises(ModelError, match="not valid ONNX"):
         check(model_of([node], {"x": [2]}, {"y": [2]}))
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_large_weights_are_checked_by_name(repeated):
+    """The checker sees them as inputs, whether the file lists them there, too, or not."""
+    inputs = {"x": [1, 64]} | ({"w": [64, 64]} if repeated else {})
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    proto = model_of([node], inputs, {"y": [1, 64]}, {"w": np.ones((64, 64), "float32")})
+    check(load(proto))
+    proto.graph.node.append(helper.make_node("Relu", ["y"], ["w"]))
+    with pytest.raises(ModelError, match=r"single static assignment[^\n]*'w'"):
+        check(load(proto))

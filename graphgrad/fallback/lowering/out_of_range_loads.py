@@ -91,14 +91,19 @@ def _clamp_loads(stage: Any) -> Any:
             index = tirx.min(index, extent - 1)
         return index if proved(index >= 0) else tirx.max(index, 0)
 
+    is_changed = False
+
     def change(node: Expr) -> Expr:
+        nonlocal is_changed
         if not is_load(node):
             return node
         tensor, indices = loaded(node)
         inside = list(map(clamped, indices, tensor.shape))
-        unchanged = all(a.same_as(b) for a, b in zip(inside, indices, strict=True))
-        return node if unchanged else tensor(*inside)
+        if all(a.same_as(b) for a, b in zip(inside, indices, strict=True)):
+            return node
+        is_changed = True
+        return tensor(*inside)
 
     changed = map_expressions(stage, lambda root: transformed(root, change))
-    same_bodies = all(a.same_as(b) for a, b in zip(changed.body, stage.body, strict=True))
-    return stage if same_bodies else changed
+    # Another stage that computes the same would be computed besides the one that others read.
+    return changed if is_changed else stage

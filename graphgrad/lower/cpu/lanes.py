@@ -116,7 +116,25 @@ def split_lanes(nests: Sequence[Any], times: Sequence[Any], processor: Processor
     """
     step = _Step(nests)
     lanes = step.lanes()
-    lengths = step.lengths(lanes, times, processor)
+    return _split(nests, lanes, step.lengths(lanes, times, processor))
+
+
+def split_into_vectors(nests: Sequence[Any], processor: Processor) -> Split | None:
+    """Stages over vectors of their lanes; None if there are no lanes, or too few.
+
+    Parameters
+    ----------
+    nests : sequence of Stmt
+        Stages of which no step is worth a call, such as that for an inner buffer.
+    processor : Processor
+    """
+    step = _Step(nests)
+    lanes = step.lanes()
+    return _split(nests, lanes, _lengths(lanes, processor.lanes(str(step.written[0].dtype))))
+
+
+def _split(nests: Sequence[Any], lanes: Sequence[_Lane], lengths: Sequence[int]) -> Split | None:
+    """Stages over so many of their lanes; None if these are all."""
     split = [
         (lane, length) for lane, length in zip(lanes, lengths, strict=True) if length < lane.extent
     ]
@@ -236,14 +254,7 @@ class _Step:
         needed = ceil_div(_PART_POINTS * math.prod(whole), max(points, 1))
         if is_product:
             needed = max(needed, _MIN_PRODUCT_LANES)
-        lengths: list[int] = []
-        for lane in reversed(lanes):
-            # No thread writes to a part of a cache line only.
-            in_line = processor.line_bytes // lane.side_by_side if lane.side_by_side else 1
-            least = min(max(needed, in_line), lane.extent)
-            lengths.insert(0, _least_divisor(lane.extent, least))
-            needed = ceil_div(needed, lengths[0])
-        return lengths
+        return _lengths(lanes, needed, processor.line_bytes)
 
     def shared(self, lanes: Sequence[_Lane], times: Sequence[Any]) -> tuple[int, bool]:
         """Bytes that all lanes read alike in each step, and whether they are multiplied by them."""
@@ -261,6 +272,20 @@ class _Step:
                     static(n) or ASSUMED_SYMBOLIC_EXTENT for n in buffer.shape
                 )
         return sum(shared.values()), is_product
+
+
+def _lengths(lanes: Sequence[_Lane], needed: int, line_bytes: int = 0) -> list[int]:
+    """How many lanes along each axis make as many as are needed, or all there are.
+
+    No thread writes to a part of a cache line of `line_bytes` only.
+    """
+    lengths: list[int] = []
+    for lane in reversed(lanes):
+        in_line = line_bytes // lane.side_by_side if lane.side_by_side else 1
+        least = min(max(needed, in_line), lane.extent)
+        lengths.insert(0, _least_divisor(lane.extent, least))
+        needed = ceil_div(needed, lengths[0])
+    return lengths
 
 
 def _least_divisor(number: int, least: int) -> int:

@@ -45,7 +45,7 @@ def schedule_map(sch: Schedule, stage: Stage, processor: Processor, small: int =
     lanes = processor.lanes(stage.dtype)
     # TVM forgets the lanes of a constant where it computes bfloat16 by integers.
     is_fill = stage.dtype == "bfloat16" and not stage.loads
-    if length is not None and length % lanes == 0 and _is_smooth(stage) and not is_fill:
+    if length is not None and length % lanes == 0 and is_smooth(stage) and not is_fill:
         vectors, inner_loop = sch.split(inner_loop, [None, lanes])
         sch.vectorize(inner_loop)
         outer_loops.append(vectors)
@@ -133,7 +133,7 @@ def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
     )
 
 
-def _is_smooth(stage: Stage) -> bool:
+def is_smooth(stage: Stage) -> bool:
     """Whether every access moves by nothing or by one element along the last axis."""
     last = stage.axes[-1]
     return has_uniform_conditions(stage, last) and all(

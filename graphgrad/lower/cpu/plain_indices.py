@@ -1,7 +1,8 @@
-"""Indices without quotients and remainders that change nothing.
+"""Indices without quotients, remainders and casts that change nothing.
 
 A reshape reads element ``i % 64`` of 64. Where the loop runs to 64 that is element ``i``, in which
-schedules recognize a walk through memory.
+schedules recognize a walk through memory. So it is with what a recurrence reads, whose own indices
+are of 32 bits.
 """
 
 from __future__ import annotations
@@ -18,34 +19,57 @@ from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in, replace_nodes
 
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1
+"""The range of an integer of 32 bits."""
+
 
 @compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
 def simplify_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Drop the quotients and remainders of indices that the ranges of loops make needless."""
-    if not _divides(func.body):
+    """Drop what the ranges of loops make needless in indices: quotients, remainders and casts."""
+    if not _is_roundabout(func.body):
         return func
     return func.with_body(replace_nodes(func.body, SBlock, _simplify_block))
 
 
-def _divides(node: Any) -> bool:
-    """Whether an expression or statement has a quotient or a remainder."""
-    return bool(nodes_in(node, (tirx.FloorDiv, tirx.FloorMod)))
+def _is_roundabout(node: Any) -> bool:
+    """Whether an expression or statement has a quotient, a remainder, or a cast back and forth."""
+    if nodes_in(node, (tirx.FloorDiv, tirx.FloorMod)):
+        return True
+    return any(_twice_cast(cast) is not None for cast in nodes_in(node, tirx.Cast))
+
+
+def _twice_cast(node: Any) -> Any | None:
+    """What a cast of a cast to 32 bits makes of an integer of its own dtype; None if it is none."""
+    inner = node.value
+    if not isinstance(inner, tirx.Cast) or str(inner.ty) != "int32":
+        return None
+    return inner.value if str(inner.value.ty) == str(node.ty) == "int64" else None
 
 
 def _simplify_block(block: SBlock) -> SBlock:
     """A block whose loads have simple indices; what it stores to is left as it is."""
-    if not block.iter_vars or not _divides(block.body):
+    if not block.iter_vars or not _is_roundabout(block.body):
         return block
     analyzer = tvm.sym.Analyzer()
     for axis in block.iter_vars:
         analyzer.bind(axis.var, Range.from_min_extent(axis.dom.min, axis.dom.extent))
 
-    def simplified(indices: Any) -> list[Any]:
-        return [analyzer.simplify(index) if _divides(index) else index for index in indices]
+    def narrow(node: Any) -> Any:
+        value = _twice_cast(node)
+        if value is None:
+            return node
+        bound = analyzer.const_int_bound(value)
+        fits = bound.min_value >= _LEAST and bound.max_value <= _MOST
+        return value if fits else node
+
+    def simplified(index: Any) -> Any:
+        if not _is_roundabout(index):
+            return index
+        return analyzer.simplify(replace_nodes(index, tirx.Cast, narrow))
 
     def load(node: Any) -> Any:
-        if not any(map(_divides, node.indices)):
+        if not any(map(_is_roundabout, node.indices)):
             return node
-        return tirx.BufferLoad(node.source, simplified(node.indices))
+        return tirx.BufferLoad(node.source, [simplified(index) for index in node.indices])
 
     return replace_block(block, body=replace_nodes(block.body, Load, load))

@@ -22,7 +22,13 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_rewrite import replace_block, replace_statements
-from ...ir.kernel_structure import is_conditional, statements_of, static, substitute_values
+from ...ir.kernel_structure import (
+    is_conditional,
+    statements_of,
+    static,
+    substitute_values,
+    uses,
+)
 from ...ir.loops import own_loop, sequence
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in, replace_nodes
@@ -81,8 +87,9 @@ which the last bits of the sum hold; the 3 leaves room below for negative ones."
 def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write functions of float32 out as arithmetic, which runs in vectors.
 
-    Where a function is called under a condition it stays a call: its argument may be a read that is
-    valid only under that condition. Kernels that are not scheduled stay as they are.
+    Where a function is called under a condition that differs from lane to lane it stays a call: its
+    argument may be a read that is valid only under that condition. Where all lanes choose alike,
+    there is a loop for each case. Kernels that are not scheduled stay as they are.
     """
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
@@ -96,6 +103,16 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
     def in_vectors(loop: tirx.For) -> Any:
         block = _vectorized_block(loop)
         if block is None:
+            return loop
+        cases = _cases(block, loop.loop_var)
+        if cases:
+            condition, *bodies = cases
+            loops = [
+                in_vectors(own_loop(loop.loop_var, loop.extent, each, loop.kind, loop.min))
+                for each in bodies
+            ]
+            return tirx.IfThenElse(condition, *loops)
+        if not _may_be_expanded(block):
             return loop
         values = _Values(loop.extent, loop.loop_var)
         stores = [s for statement in statements_of(block) for s in values.written_out(statement)]
@@ -128,19 +145,37 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
 
     None if there are none, or if the block has a predicate, an initialization or buffers.
     """
-    if loop.kind != tirx.ForKind.VECTORIZED:
+    if loop.kind != tirx.ForKind.VECTORIZED or not _calls(loop.body):
         return None
     if isinstance(loop.body, tirx.BufferStore):
-        return loop.body if _may_be_expanded(loop.body) else None
+        return loop.body
     if not isinstance(loop.body, SBlockRealize):
         return None
     realize, block = loop.body, loop.body.block
     if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
         return None
-    if not _may_be_expanded(block.body):
-        return None
     pairs = zip(block.iter_vars, realize.iter_values, strict=True)
     return substitute_values(block.body, {iterator.var: value for iterator, value in pairs})
+
+
+def _cases(body: Any, lane: Any) -> tuple[Any, Any, Any] | None:
+    """A condition on which all lanes choose alike what to call, and a store in both cases.
+
+    None if a body is no store, or chooses otherwise.
+    """
+    if not isinstance(body, tirx.BufferStore):
+        return None
+    choices = [c for c in nodes_in(body.value, tvm.ir.Call) if is_conditional(c) and _calls(c)]
+    if len(choices) != 1 or uses(choices[0].args[0], lane) or nodes_in(body.value, prim.Let):
+        return None
+    (choice,) = choices
+
+    def stored(value: Any) -> Any:
+        changed = replace_nodes(body.value, tvm.ir.Call, partial(_replaced, choice, value))
+        return tirx.BufferStore(body.buffer, changed, body.indices)
+
+    condition, value, otherwise = choice.args
+    return condition, stored(value), stored(otherwise)
 
 
 def _may_be_expanded(body: Any) -> bool:

@@ -14,6 +14,7 @@ whose variables choose places stand outside of the others, so that places are fo
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ from ...ir.loops import block, fused, loop, loops, sequence, variable
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import added_term, sum_in_blocks
 from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
+from .clamps import choose_where_clamped, is_clamped, unclamped
 from .map import has_uniform_conditions, leading_count
 from .tuning import Processor
 from .vector_values import (
@@ -87,23 +89,30 @@ class _Loops:
 def serves(stage: Stage, processor: Processor) -> bool:
     """Whether a stage is better computed by a nest in vectors than by TVM's primitives.
 
-    It reads at places that data choose, or neighbors under a condition that tells them apart.
+    It reads at places that data choose, or neighbors under a condition that tells them apart or at
+    an index that is clamped.
     """
     by_data = any(map(_chosen_by_data, stage.loads))
+    clamped = any(map(is_clamped, stage.loads))
     last = stage.spatial[-1] if stage.spatial else None
     # Most stages are neither; these questions are cheap, those below are not.
-    if not (by_data or (stage.reduced and stage.conditional)) or last is None:
+    if not (by_data or stage.conditional or clamped) or last is None:
         return False
     if last.extent is None:
         return False
-    strides = {stride(load, last.var) for load in stage.loads}
-    is_smooth = strides <= {0, 1} and has_uniform_conditions(stage, last)
+    strides = {stride(unclamped(load, last.var), last.var) for load in stage.loads}
+    is_smooth = strides == {stride(load, last.var) for load in stage.loads} <= {
+        0,
+        1,
+    } and has_uniform_conditions(stage, last)
     if by_data:
         if is_smooth:  # whole vectors are left to TVM's primitives
             return bool(last.extent % processor.lanes(stage.dtype))
         collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
         return stage.operations >= _MIN_OPERATIONS * len(collected)
-    return strides <= {0, 1} and 1 in strides and not is_smooth
+    # A map under a condition on data would read one by one: no vector is without that condition.
+    by_data = not stage.reduced and bool(nodes_in(_conditions(stage.values), Load))
+    return strides <= {0, 1} and 1 in strides and not is_smooth and not by_data
 
 
 def _chosen_by_data(load: Any) -> bool:
@@ -221,17 +230,19 @@ class _Nest:
         self._around = around
         self._is_gather = _gathers(body, around)
         self._loops = self._split(stores, spatial)
+        self._body = choose_where_clamped(body, self._loops.lane[0])
         # The vectors of the widest type are registers, of others parts of one.
         widest = min(processor.lanes(str(buffer.dtype)) for buffer in self._written)
-        self._lanes = lanes_of(self._loops.lane[1], widest)
-        if self._lanes == 1:
+        lanes = lanes_of(self._loops.lane[1], widest)
+        if lanes == 1:
             raise NotInVectors
+        self._lane_counts = [lanes]
         if (
             init is not None
             and self._loops.lane[1] >= processor.sum_vectors * widest
             and not self._is_gather
         ):
-            self._lanes *= processor.sum_vectors
+            self._lane_counts.insert(0, lanes * processor.sum_vectors)
 
     def _split(self, stores: Sequence[Any], spatial: Mapping[Any, None]) -> _Loops:
         (lane, *_) = [v for v in spatial if all(stride(s, v) == 1 for s in stores)] or [None]
@@ -253,13 +264,13 @@ class _Nest:
     def statement(self) -> Any:
         """The nest, its outer loops in parallel."""
         (var, trips), outer = self._loops.lane, list(self._loops.outer)
-        vectors, left = divmod(trips, self._lanes)
+        lanes, spans = self._lanes_and_spans()
+        vectors, left = divmod(trips, lanes)
         dtype, parts = str(var.ty), []
-        spans = self._spans(vectors)
         for first, end in spans:
             number = variable("vector", dtype)
-            start = number * tirx.const(self._lanes, dtype)
-            body = self._vector(self._lanes, start, {number: (first, end)})
+            start = number * tirx.const(lanes, dtype)
+            body = self._vector(lanes, start, {number: (first, end)})
             if len(spans) == 1 and not left:
                 outer.append((number, vectors))
                 parts.append(body)
@@ -268,37 +279,46 @@ class _Nest:
                 kind = tirx.ForKind.SERIAL if outer else tirx.ForKind.PARALLEL
                 parts.append(loop(number, end - first, body, kind, first))
         if left:
-            parts.append(self._vector(left, tirx.const(vectors * self._lanes, dtype), {}))
+            parts.append(self._vector(left, tirx.const(vectors * lanes, dtype), {}))
         count = leading_count([extent for _, extent in outer])
         inner = loops(outer[count:], sequence(*parts))
         return fused(outer[:count], inner, tirx.ForKind.PARALLEL)
 
-    def _spans(self, vectors: int) -> list[tuple[int, int]]:
-        """The vectors, divided into those in which all conditions hold for all terms, and others.
+    def _lanes_and_spans(self) -> tuple[int, list[tuple[int, int]]]:
+        """The lanes of a vector, as many as there are spans for, and the spans."""
+        *more, least = self._lane_counts
+        for lanes in more:
+            with contextlib.suppress(NotInVectors):
+                return lanes, self._spans(lanes)
+        return least, self._spans(least)
 
-        The conditions are those that differ from lane to lane and on indices alone.
+    def _spans(self, lanes: int) -> list[tuple[int, int]]:
+        """The vectors, divided into those in which all choices are known for all terms, and others.
+
+        The choices are those that differ from lane to lane and by indices alone.
         """
-        (var, _), lanes = self._loops.lane, self._lanes
+        var, trips = self._loops.lane
+        vectors = trips // lanes
         conditions = [c for c in _conditions(self._body) if uses(c, var) and not nodes_in(c, Load)]
         if not conditions:
             return [(0, vectors)]
 
-        def hold_in(number: int) -> bool:
+        def known_in(number: int) -> bool:
             ranges = {v: (0, trips) for v, trips in self._around.items()}
             ranges[var] = (number * lanes, (number + 1) * lanes)
             analyzer = analyzer_of(axes_of(ranges))
-            return all(map(analyzer.can_prove, conditions))
+            return all(analyzer.can_prove(c) or analyzer.can_prove(tirx.Not(c)) for c in conditions)
 
-        # Where inequalities hold is one span, which is looked for from inside.
+        # Borders are at both ends, so what is inside is looked for from the middle.
         inside = next(
-            (n for n in (vectors // 2, vectors // 4, 3 * vectors // 4) if hold_in(n)), None
+            (n for n in (vectors // 2, vectors // 4, 3 * vectors // 4) if known_in(n)), None
         )
         if inside is None and not self._is_gather:
             raise NotInVectors
         if inside is None:
             return [(0, vectors)]
-        first = bisect_left(range(inside), True, key=hold_in)
-        last = bisect_left(range(inside, vectors), True, key=lambda n: not hold_in(n))
+        first = bisect_left(range(inside), True, key=known_in)
+        last = bisect_left(range(inside, vectors), True, key=lambda n: not known_in(n))
         if 2 * (inside + last - first) < vectors and not self._is_gather:
             raise NotInVectors  # most neighbors would be read one by one
         cuts = [0, first, inside + last, vectors]

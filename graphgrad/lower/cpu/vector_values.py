@@ -264,6 +264,8 @@ class VectorValues:
         holds = yield self._plain(test, condition)
         if self._is_true(holds):
             return (yield self._plain(true_value, condition))
+        if self._is_true(tirx.Not(holds)):
+            return (yield self._plain(false_value, condition))
         if not uses(holds, self._lane):
             chosen = yield self._plain(true_value, condition)
             other = yield self._plain(false_value, condition)

@@ -46,6 +46,23 @@ def expected_summed(x):
     return [np.stack(rows)]
 
 
+def test_a_sum_that_others_read_too_is_computed_once():
+    """As a cotangent that comes to a scan: its last row is the first of the scan in reverse."""
+    x = te.placeholder((6, 4, 3), "float64", name="x")
+    k = te.reduce_axis((0, 3), name="k")
+    sums = te.compute((6, 4), lambda t, i: te.sum(x(t, i, k), axis=k), name="sums")
+    first = te.compute((1, 4), lambda _, i: sums(5, i), name="first")
+    state = te.placeholder((6, 4), "float64", name="S")
+    update = te.compute((6, 4), lambda t, i: state(t - 1, i) + sums(5 - t, i), name="update")
+    states = te.scan(first, update, state)
+    func = create_prim_func([x, states])
+    assert func.script().count('T.sblock("sums') == 1
+    values = np.random.default_rng(0).uniform(-1, 1, (6, 4, 3))
+    result = tvm.runtime.tensor(np.full((6, 4), np.nan))
+    tvm.compile(func, "llvm")(tvm.runtime.tensor(values), result)
+    np.testing.assert_allclose(result.numpy(), np.cumsum(values.sum(2)[::-1], 0), rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("build", "expected"),
     [(shifted, expected_shifted), (summed, expected_summed)],

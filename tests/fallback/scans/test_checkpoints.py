@@ -192,7 +192,8 @@ def test_the_work_is_that_of_two_more_forwards():
     kept_all, by_segments = (
         stores(gradient_function(build, 64, kept).body) for kept in (True, False)
     )
-    assert by_segments - kept_all < 2.4 * forward
+    # And the products of the inputs, which are there once where all is kept.
+    assert by_segments - kept_all < 2.6 * forward
 
 
 def test_steps_read_what_is_given_as_it_is():

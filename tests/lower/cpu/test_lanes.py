@@ -2,6 +2,7 @@ import pytest
 from tvm import te, tirx
 
 import graphgrad as gg
+from graphgrad.fallback.externs.cumulative import running
 from graphgrad.fallback.scans.checkpoints import as_single_row
 from tests.lower.cpu.test_time_loops import STEPS, recurrence, scan, tensor
 from tests.lower.kernel_programs import run
@@ -128,6 +129,58 @@ class TestSunkMaps:
 
     def test_not_where_the_row_is_the_same_in_each_step(self):
         assert self.allocates(self.states(lambda inputs, t, *at: inputs(1, *at)))
+
+
+class TestAllInLanes:
+    """Kernels of which a thread goes through all loops and maps for some lanes."""
+
+    def rows(self, *shape, axis=-1, combine=lambda a, b: a + b, gradient=False):
+        """Running sums or products along an axis that is not in front, and what is made of them."""
+        x = tensor(*shape, name="x")
+        states = running(x, axis % len(shape), "float32", False, combine, 0.5)
+        outputs = [states]
+        if gradient:
+            ct = tensor(*shape, name="ct")
+            outputs = gg.te_gradient(states, [x], ct)
+            return created([x, ct], outputs)
+        return created([x], outputs)
+
+    @staticmethod
+    def is_all_in_lanes(text):
+        """Whether the loop over lanes is all there is, and the only one that threads share."""
+        before = text.partition('T.sblock("lanes")')[0]
+        return before.count(" for ") == text.count("T.parallel") == 1 and "alloc" not in before
+
+    @pytest.mark.parametrize("gradient", [False, True], ids=["states", "gradient"])
+    @pytest.mark.parametrize("shape", [(64, 300), (50, 400), (4, 40, 200)], ids=str)
+    def test_what_reads_along_rows_stays_in_caches(self, shape, gradient):
+        runs = self.rows(*shape, gradient=gradient)
+        assert self.is_all_in_lanes(runs.text)
+
+    def test_loops_of_one_kernel_hand_on_what_they_compute(self):
+        runs = self.rows(64, 300, combine=lambda a, b: a * b, gradient=True)
+        assert self.is_all_in_lanes(runs.text) and runs.text.count("T.axis.opaque") == 2
+
+    @pytest.mark.parametrize(
+        "shape, axis",
+        [((300, 64), 0), ((53, 400), 1), ((8, 400), 1), ((2, 40), 1)],
+        ids=["smooth", "prime", "few", "small"],
+    )
+    def test_not_where_it_does_not_pay(self, shape, axis):
+        assert not self.is_all_in_lanes(self.rows(*shape, axis=axis).text)
+
+    def test_not_where_a_map_reads_other_lanes(self):
+        x = tensor(64, 300, name="x")
+        states = running(x, 1, "float32", False, lambda a, b: a + b, 0.0)
+        mirrored = te.compute(x.shape, lambda i, t: states(63 - i, t), name="mirrored")
+        assert not self.is_all_in_lanes(created([x], [mirrored]).text)
+
+    def test_not_where_a_sum_is_over_lanes(self):
+        x = tensor(64, 300, name="x")
+        states = running(x, 1, "float32", False, lambda a, b: a + b, 0.0)
+        i = te.reduce_axis((0, 64), name="i")
+        sums = te.compute((300,), lambda t: te.sum(states(i, t), axis=i), name="sums")
+        assert not self.is_all_in_lanes(created([x], [sums]).text)
 
 
 def test_a_thread_takes_whole_cache_lines():

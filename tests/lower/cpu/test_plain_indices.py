@@ -37,6 +37,20 @@ def test_a_reshape_inside_a_kernel():
     runs.agree()
 
 
+def test_a_cast_to_32_bits_and_back_is_dropped_where_it_fits():
+    x = tensor(8, 64)
+
+    def read(shift):
+        return te.compute(
+            x.shape, lambda i, j: x[i, ((j + shift).astype("int32").astype("int64") - shift) % 64]
+        )
+
+    assert steps(read(0), x) == [1]
+    assert steps(read(1 << 31), x) == [None]
+    for shift in (0, 1 << 31):
+        run([x], [read(shift)]).agree()
+
+
 def test_a_kernel_without_divisions_is_the_same():
     x = tensor(8, 64)
     func = te.create_prim_func([x, te.compute((8, 64), lambda i, j: x[i, j] + 1)])

@@ -125,6 +125,49 @@ def test_what_stands_under_a_condition_stays():
     assert "T.exp" in runs.text
 
 
+@pytest.mark.parametrize("reads", [False, True], ids=["by index", "by data"])
+def test_where_all_lanes_choose_alike_there_are_two_loops(reads):
+    """The rows behind the last are no rows of the tensor."""
+    x, flag = tensor(128, 256), tensor(160, dtype="int32", name="flag")
+
+    def element(i, j):
+        inside = tirx.all(i < 128, flag[i] > 0) if reads else i < 128
+        return tirx.if_then_else(inside, te.exp(x[i, j]), tirx.const(-1, "float32")) * 2
+
+    y = te.compute([tirx.IntImm("int64", n) for n in (160, 256)], element)
+    runs = run([x, flag], [y])
+    runs.agree()
+    assert "T.exp" not in runs.text
+
+
+def test_of_sums_too():
+    x = tensor(128, 3, 256)
+    k = te.reduce_axis((0, tirx.IntImm("int64", 3)))
+    y = te.compute(
+        [tirx.IntImm("int64", n) for n in (129, 256)],
+        lambda i, j: te.sum(tirx.if_then_else(i < 128, te.exp(x[i, k, j]), 0.0), axis=k),
+    )
+    runs = run([x], [y])
+    runs.agree()
+    assert "T.exp" not in runs.text
+
+
+@pytest.mark.parametrize("chooses", ["nested", "twice", "by lane"])
+def test_other_choices_stay(chooses):
+    x = tensor(128, 256)
+
+    def element(i, j):
+        value = te.exp(x[i, j])
+        if chooses == "nested":
+            value = tirx.if_then_else(i % 2 == 0, value, te.exp(-x[i, j]))
+        if chooses == "twice":
+            value = value + tirx.if_then_else(i > 3, te.exp(x[i - 4, j]), 0.0)
+        condition = tirx.all(i < 128, j < 200) if chooses == "by lane" else i < 128
+        return tirx.if_then_else(condition, value, 0.0)
+
+    run([x], [te.compute([tirx.IntImm("int64", n) for n in (140, 256)], element)]).agree()
+
+
 def test_values_that_statements_name():
     """As kernels have them in which several results are made of one function."""
     x = tensor(4096)

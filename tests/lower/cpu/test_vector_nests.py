@@ -145,6 +145,79 @@ def test_borders_are_apart():
     assert "value_1" not in inside and 64 in runs.vectors  # no condition is kept
 
 
+def has_plain_vectors(text, *words):
+    """Whether there are vectors for which nothing is chosen or clamped, and none of some words."""
+    parts = text.split('T.sblock("y")')[1:]
+    chosen = ("T.max", "T.min", "T.Select", "T.if_then_else", "value_1", *words)
+    return any(not any(word in part for word in chosen) for part in parts)
+
+
+def neighbors(index, extent=512):
+    """Rows of which each element is added to one at another index along the row."""
+    x = tensor(64, extent)
+    y = te.compute(x.shape, lambda i, j: x[i, j] * 0.5 + x[i, index(j)], name="y")
+    return run([x], [y])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda j: te.max(te.min(j + 1, 511), 0),
+        lambda j: te.min(te.max(j - 3, 0), 511),
+        lambda j: te.max(5, j - 2),
+    ],
+    ids=["behind", "before", "at 5"],
+)
+@pytest.mark.parametrize("extent", [512, 500])
+def test_neighbors_with_clamped_indices(index, extent):
+    if extent == 500:
+        runs = neighbors(lambda j: te.max(te.min(index(j), 499), 0), extent)
+    else:
+        runs = neighbors(index)
+    runs.agree()
+    assert 16 in runs.vectors
+    assert has_plain_vectors(runs.text)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda j: te.max(te.min(511 - j, 300), 7),  # backwards
+        lambda j: te.min(te.min(2 * j, 511), 400),  # every second
+        lambda j: te.min(te.max(j, 511 - j), 500),  # clamped by what moves
+        lambda j: te.max(te.min(j + 1, 60), 50),  # mostly at a bound
+    ],
+)
+def test_other_minima_and_maxima_of_indices(index):
+    neighbors(index).agree()
+
+
+def test_clamped_terms_of_a_sum():
+    x, tap = tensor(32, 256), tensor(5)
+    k = te.reduce_axis((0, tirx.IntImm("int64", 5)), "k")
+    y = te.compute(
+        x.shape,
+        lambda i, j: te.sum(x[i, te.max(te.min(j + k - 2, 255), 0)] * tap[k], axis=k),
+        name="y",
+    )
+    runs = run([x, tap], [y])
+    runs.agree()
+    assert 64 in runs.vectors and has_plain_vectors(runs.text)
+
+
+def test_maps_that_choose_at_borders():
+    """Some conditions hold in the middle of a row, others do not."""
+    x = tensor(64, 512)
+
+    def value(i, j):
+        before = te.if_then_else(j >= 1, x[i, j - 1], 0.0)
+        return te.if_then_else(j == 0, x[i, 0] * 3.0, 0.0) + before + x[i, j]
+
+    runs = run([x], [te.compute(x.shape, value, name="y")])
+    runs.agree()
+    assert 16 in runs.vectors and has_plain_vectors(runs.text, "T.float32(3.0)")
+
+
 def test_terms_that_choose_places_are_outside():
     """The place is found once for all channels."""
     image, down = tensor(8, 32, 64), tensor(32, 64)
