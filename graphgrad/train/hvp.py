@@ -96,7 +96,7 @@ def hvp(
     if isinstance(subject, Model):
         refuse_arguments("a Model", func=func)
         return HessianVectorProduct(subject, wrt, loss, training, rules, target, winograd)
-    refuse_arguments("a module", loss=loss, training=training)
+    refuse_arguments("a module", loss=loss, training=training, target=target, winograd=winograd)
     return hvp_of_module(subject, func, wrt, rules)
 
 

@@ -109,7 +109,7 @@ def jacobian(
     if isinstance(subject, Model):
         refuse_arguments("a Model", func=func)
         return Jacobian(subject, wrt, of, mode, training, rules, target, winograd)
-    refuse_arguments("a module", training=training)
+    refuse_arguments("a module", training=training, target=target, winograd=winograd)
     return jacobian_of_module(subject, func, wrt, of, mode, rules)
 
 

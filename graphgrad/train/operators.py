@@ -27,7 +27,7 @@ def in_operators(program: Program) -> Program:
     problems: dict[str, list[str]] = {}
 
     def stated(var: Any, value: Any, origin: str) -> list[tuple[Any, Any]]:
-        name = unwritable(value)
+        name = unwritable(value, kernels)
         if name is None:
             return [(var, value)]
         origin = origin or op_name(value)

@@ -114,7 +114,7 @@ def per_example_grads(
                 "of train_step, or the name of a scalar output"
             )
         return PerExampleGradients(subject, wrt, loss, training, rules, target, winograd)
-    refuse_arguments("a module", loss=loss, training=training)
+    refuse_arguments("a module", loss=loss, training=training, target=target, winograd=winograd)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"count={count!r}: give the number of examples, at least 1")
     return per_example_of_module(subject, func, wrt, examples, count, rules)

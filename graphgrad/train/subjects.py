@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 
-_LEFT_OUT = {"func": "main"}
+_LEFT_OUT = {"func": "main", "target": "llvm", "winograd": True}
 """What an argument is where nobody gives it; None of all others."""
 
 

@@ -111,5 +111,7 @@ def test_arguments_of_the_other_kind_of_subject():
         gg.hvp(squares(), func="other")
     with pytest.raises(gg.ArgumentError, match="loss"):
         gg.hvp(function(lambda b, x: b.emit(op.sum(x)), ((3,), F64)), loss="mse")
+    with pytest.raises(gg.ArgumentError, match="target"):
+        gg.hvp(function(lambda b, x: b.emit(op.sum(x)), ((3,), F64)), target="cuda")
     with pytest.raises(gg.ArgumentError):
         gg.hvp(3)

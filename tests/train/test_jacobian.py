@@ -76,7 +76,11 @@ def test_arguments_of_a_model(options):
         gg.jacobian(tanh_of_product(), **options)(X)
 
 
-@pytest.mark.parametrize("options", [{"of": 1}, {"of": "y"}, {"training": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"of": 1}, {"of": "y"}, {"training": True}, {"target": "cuda"}, {"winograd": False}],
+    ids=str,
+)
 def test_arguments_of_a_module(options):
     mod = function(lambda b, x: b.emit(op.exp(x)), ((2,), F64))
     with pytest.raises(gg.ArgumentError):

@@ -105,6 +105,7 @@ def test_arguments_of_a_model(options):
         {"count": True},
         {"count": 3, "loss": "mse"},
         {"count": 3, "wrt": ["x0"], "examples": ["x0"]},
+        {"count": 3, "examples": ["x0"], "winograd": False},
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ from . import (  # noqa: F401  (they register)
     contraction,
     elementwise,
     index,
+    kernel,
     loss,
     many,
     order,

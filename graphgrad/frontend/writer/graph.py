@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,12 @@ class GraphWriter:
         The version of the default domain, from `OPSET` to `NEWEST_OPSET`.
     taken : sequence of str
         Names that no value may get: those of inputs, outputs and weights.
+    kernels : mapping, optional
+        The PrimFuncs that calls may call, by GlobalVar.
     """
 
-    def __init__(self, opset: int, taken: Sequence[str]):
-        self.opset = opset
+    def __init__(self, opset: int, taken: Sequence[str], kernels: Mapping[Any, Any] | None = None):
+        self.opset, self.kernels = opset, dict(kernels or {})
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.places: set[str] = set()  # of maxima, see `window`
@@ -78,6 +81,20 @@ class GraphWriter:
     def ints(self, values: Sequence[int]) -> str:
         """The name of a constant vector of int64."""
         return self.constant(np.array(values, "int64").reshape(len(values)))
+
+    @contextmanager
+    def inside(self) -> Iterator[list[onnx.NodeProto]]:
+        """Let what is added inside of the ``with`` block be the nodes of a graph in a node."""
+        outer, known = self.nodes, dict(self._constants)
+        self.nodes = []
+        try:
+            yield self.nodes
+        finally:
+            self.nodes = outer
+            # Constants stay what they are outside; what nodes inside compute does not.
+            weights = {tensor.name for tensor in self.initializers}
+            constants = self._constants.items()
+            self._constants = known | {k: name for k, name in constants if name in weights}
 
     def once(self, key: Any, write: Callable[[], str]) -> str:
         """The name of what `write` adds; it is added once for each key."""

@@ -24,16 +24,25 @@ from .graph import (
     UnwritableError,
     value_info,
 )
+from .kernel import KERNEL, kernel_obstacle
 
 
-def unwritable(value: Any) -> str | None:
-    """Why a binding's value cannot be written as it is: the name of its op; None if it can."""
+def unwritable(value: Any, kernels: Mapping[Any, Any]) -> str | None:
+    """Why a binding's value cannot be written as it is: the name of its op; None if it can.
+
+    Parameters
+    ----------
+    value : expression
+    kernels : mapping
+        The PrimFuncs that it may call, by GlobalVar.
+    """
     if isinstance(value, relax.If):
         return "relax.If"
     if not isinstance(value, relax.Call):
         return None
     name = _op_name(value)
-    return None if name in WRITERS else name
+    is_written = name in WRITERS and (name != KERNEL or kernel_obstacle(value, kernels) is None)
+    return None if is_written else name
 
 
 def model_of_program(
@@ -69,7 +78,7 @@ def model_of_program(
     if len(set(named)) != len(named):
         twice = next(name for name in named if named.count(name) > 1)
         raise ArgumentError(f"the name {twice!r} would be that of two inputs or outputs; rename it")
-    graph = GraphWriter(opset, named)
+    graph = GraphWriter(opset, named, program.kernels)
     names: dict[Any, Any] = dict(zip(program.params, inputs, strict=True))
     for param, name in names.items():
         graph.read_extents(name, type_shape(param.ty))
@@ -171,7 +180,7 @@ def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any])
 
 def _named(graph: GraphWriter, names: Mapping[Any, Any], expr: Any) -> Any:
     """The name of what holds an expression, a list for a tuple; itself if it is no tensor."""
-    if isinstance(expr, relax.Var):
+    if isinstance(expr, relax.Var) and not tvm.ir.is_prim_var(expr):
         return names[expr]
     if isinstance(expr, relax.Tuple):
         return [_named(graph, names, item) for item in expr.fields]

@@ -161,6 +161,7 @@ class _Kernels:
         self._may_repeat = may_repeat
         self._known: dict[Any, _Rows | None] = {}
         self._inlined: dict[Any, tirx.PrimFunc | None] = {}
+        self._refused: set[Any] = set()
         self._merged = MergedKernels(builder)
         self.replaced: list[Any] = []
 
@@ -182,6 +183,19 @@ class _Kernels:
             or not self._may_share_rows(first_rows, second_rows)
         ):
             return None
+        # Results that only the second call reads become buffers inside the kernel.
+        is_kept = [is_needed(result) for result in first.results]
+        # Layers repeat themselves: kernels that are no chain are met as often as there are layers.
+        case = first.kernel, second.kernel, _pattern(first, second), tuple(is_kept)
+        if case in self._refused:
+            return None
+        call = self._chain(first, second, is_kept)
+        if call is None:
+            self._refused.add(case)
+        return call
+
+    def _chain(self, first: _Call, second: _Call, is_kept: list[bool]) -> _Call | None:
+        """One call in the place of two, if it is a chain; see `joint`."""
         first_kernel, second_kernel = map(self._inline_all_maps, (first.kernel, second.kernel))
         if (
             first_kernel is None
@@ -190,8 +204,6 @@ class _Kernels:
             or not stages(second_kernel)
         ):
             return None
-        # Results that only the second call reads become buffers inside the kernel.
-        is_kept = [is_needed(result) for result in first.results]
         joined = side_by_side(
             Part(first_kernel, first.arguments),
             Part(second_kernel, second.arguments),
@@ -268,6 +280,13 @@ class _Kernels:
             chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
             for stage in kernel_stages
         )
+
+
+def _pattern(first: _Call, second: _Call) -> tuple[int, ...]:
+    """Which values two calls have in common: of each that they take or make, its first place."""
+    places: dict[Any, int] = {}
+    values = (*first.arguments, *first.results, *second.arguments)
+    return tuple(places.setdefault(value, len(places)) for value in values)
 
 
 class _Block:

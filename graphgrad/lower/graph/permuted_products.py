@@ -67,6 +67,7 @@ class _Permutations:
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
         self._builder, self._func = builder, func
         self._bound: dict[Any, Any] = {}
+        self._permuted: dict[Any, Any] = {}
         self._readers = _readers(func)
 
     def function(self) -> relax.Function:
@@ -87,6 +88,9 @@ class _Permutations:
         """Yield the bindings of a block, with permutations put into the products next to them."""
         # A variable of another dataflow block is not visible here, so each block has its own.
         self._bound = {binding.var: binding.value for binding in bindings}
+        # By what they permute, the first permutation of each.
+        permutations = [each for each in bindings if calls_op(each.value, _PERMUTATION)]
+        self._permuted = {each.value.args[0]: each for each in reversed(permutations)}
         absorbed: set[Any] = set()
         for binding in bindings:
             if binding.var in absorbed:
@@ -94,7 +98,7 @@ class _Permutations:
             if not self._is_product(binding.value):
                 yield binding
                 continue
-            permutation = self._permutation_behind(binding, bindings)
+            permutation = self._permutation_behind(binding)
             if permutation is not None:
                 absorbed.add(permutation.var)
                 # This variable is no permutation any more: it is bound to the product itself, which
@@ -114,15 +118,11 @@ class _Permutations:
             and all(extent != 0 for o in operands for extent in type_shape(o.ty))
         )
 
-    def _permutation_behind(self, product: Any, bindings: Sequence[Any]) -> Any | None:
+    def _permutation_behind(self, product: Any) -> Any | None:
         """The binding that permutes a product, if nothing else reads the product."""
         if self._readers[product.var] != 1 or not isinstance(product.var, relax.DataflowVar):
             return None
-        permutations = (binding for binding in bindings if calls_op(binding.value, _PERMUTATION))
-        return next(
-            (binding for binding in permutations if binding.value.args[0].same_as(product.var)),
-            None,
-        )
+        return self._permuted.get(product.var)
 
     def _absorb_permutations(self, product: Any, permutation: Any | None) -> Any:
         """The binding of a product that reads, and writes, in the order of memory."""

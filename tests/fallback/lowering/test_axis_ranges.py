@@ -13,7 +13,7 @@ def recurrence():
     x = te.placeholder((2, 4), "float64", name="x")
     state = te.placeholder((6, 4), "float64", name="S")
     update = te.compute((6, 4), lambda t, i: state(t - 1, i) + state(t - 2, i), name="update")
-    first = te.compute((2, 4), lambda t, i: x(t, i), name="first")
+    first = te.compute((2, 4), x, name="first")
     return x, te.scan(first, update, state)
 
 

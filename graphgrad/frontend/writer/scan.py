@@ -1,0 +1,143 @@
+"""Loops that go on from one step to the next, as Loop nodes that carry the last row of each state.
+
+Inside of it a stage is computed where a row of it is read: at the index that the reader names, an
+expression of the number of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import tvm
+from onnx import helper
+from tvm import te, tirx
+
+from ...fallback.graph import scan_body
+from ...fallback.indices.linear_system import Axis
+from ...fallback.walk import Expr, identity, substituted, tensor_key
+from .graph import UnwritableError, elem_type
+from .loops import Environment, Loops
+
+
+def map_stage(environment: Environment, iterations: Sequence[Any], body: Expr) -> str:
+    """A body of a stage that computes each element, perhaps by a reduction.
+
+    Parameters
+    ----------
+    environment : Environment
+    iterations : sequence of IterVar
+        Of the elements.
+    body : Expr
+    """
+    reduced = list(body.axis) if isinstance(body, tirx.Reduce) else []
+    axes = [Axis(loop.var, loop.dom.min, loop.dom.extent) for loop in [*iterations, *reduced]]
+    return Loops(environment, axes, len(iterations)).mapped(body)
+
+
+def scan_stage(environment: Environment, op: Any) -> list[str]:
+    """The states of a scan, at all steps."""
+    graph = environment.graph
+    if any(not isinstance(n, tirx.IntImm) or int(n) != 1 for n in (i.shape[0] for i in op.init)):
+        raise UnwritableError(f"the states before {op.name}, which are several")
+    begun = [environment.tensors[tensor_key(tensor)] for tensor in op.init]
+    first = [graph.node("Squeeze", name, graph.ints([0])) for name in begun]
+    step, going, *carried = (graph.name(f"{op.name}/{n}") for n in ("step", "going", *first))
+    with graph.inside() as nodes:
+        number = graph.node("Add", step, graph.constant(1))
+        rows = _Rows(environment, op, number, carried)
+        scan_var = op.scan_axis.var
+        new = [graph.node("Identity", rows.at(update, scan_var)) for update in op.update]
+        kept = [graph.node("Identity", name) for name in new]
+        still = graph.node("Identity", going)
+    dtypes = [str(tensor.dtype) for tensor in op.update]
+    inputs = [_scalar(step, "int64"), _scalar(going, "bool"), *_of_dtypes(carried, dtypes)]
+    outputs = [_scalar(still, "bool"), *_of_dtypes([*new, *kept], [*dtypes, *dtypes])]
+    body = helper.make_graph(nodes, op.name, inputs, outputs)
+    steps = Loops(environment, [], 0).scalar(op.scan_axis.dom.extent)
+    results = graph.node(
+        "Loop", steps, graph.constant(True), *first, outputs=2 * len(first), body=body
+    )
+    rest = results[len(first) :]
+    return [graph.node("Concat", *pair, axis=0) for pair in zip(begun, rest, strict=True)]
+
+
+def _scalar(name: str, dtype: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem_type(dtype), [])
+
+
+def _of_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> list[onnx.ValueInfoProto]:
+    """The types of tensors whose shapes are not said."""
+    return [
+        helper.make_tensor_value_info(name, elem_type(dtype), None)
+        for name, dtype in zip(names, dtypes, strict=True)
+    ]
+
+
+class _Rows:
+    """The rows of what a step computes.
+
+    Parameters
+    ----------
+    environment : Environment
+        Outside of the loop.
+    op : ScanOp
+    number : str
+        The name of the step's number, from that of the first state on.
+    carried : sequence of str
+        The names of the states before the step.
+    """
+
+    def __init__(self, environment: Environment, op: Any, number: str, carried: Sequence[str]):
+        self._op = op
+        scalars = {**environment.scalars, identity(op.scan_axis.var): number}
+        self._environment = replace(environment, scalars=scalars)
+        states = (tensor_key(state) for state in op.state_placeholder)
+        self._states = dict(zip(states, carried, strict=True))
+        self._inside = {identity(stage) for stage in scan_body(op)}
+        self._analyzer = tvm.sym.Analyzer()
+        self._analyzer.bind(op.scan_axis.var, op.scan_axis.dom)
+        self._rows: dict[Any, str] = {}
+
+    def at(self, tensor: Any, index: Expr) -> str:
+        """The row of a tensor at an index, which is an expression of the step's number."""
+        row = self.of_step(tensor, index)
+        if row is not None:
+            return row
+        whole, at = self._environment.tensors[tensor_key(tensor)], self._number(index)
+        return str(self._environment.graph.node("Gather", whole, at, axis=0))
+
+    def of_step(self, tensor: Any, index: Expr) -> str | None:
+        """Likewise, of what a step computes; None of other tensors."""
+        state = self._states.get(tensor_key(tensor))
+        if state is not None:
+            before = self._op.scan_axis.var - 1
+            if not self._analyzer.can_prove_equal(index, before):
+                raise UnwritableError(
+                    f"the state of {self._op.name} at {self._analyzer.simplify(index)}"
+                )
+            return state
+        if identity(tensor.op) not in self._inside:
+            return None
+        key = tensor_key(tensor), str(self._analyzer.simplify(index))
+        if key not in self._rows:
+            self._rows[key] = self._computed(tensor, index)
+        return self._rows[key]
+
+    def _computed(self, tensor: Any, index: Expr) -> str:
+        op = tensor.op
+        if not isinstance(op, te.ComputeOp):
+            raise UnwritableError(f"the {type(op).__name__} {op.name} in {self._op.name}")
+        first, *others = op.axis
+        scalars = {**self._environment.scalars, identity(first.var): self._number(index)}
+        environment = replace(
+            self._environment,
+            scalars=scalars,
+            row=lambda read, at: self.of_step(read, substituted(at, {first.var: index})),
+        )
+        return map_stage(environment, others, op.body[tensor.value_index])
+
+    def _number(self, index: Expr) -> str:
+        return Loops(self._environment, [], 0).scalar(index)
