@@ -8,9 +8,9 @@ some of its results, and returns the gradients of some of its arguments. All are
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from tvm import relax
 
@@ -30,16 +30,22 @@ Derivative = tuple[Step, ...]
 ITSELF: Derivative = ()
 
 
+Part = Literal["whole", "forward", "backward"]
+"""What is computed of a derivative: itself; or what its last step is taken of, and with it what is
+kept for that step; or the step, from what was kept (`residuals`)."""
+
+
 @cache
-def to_text(derivative: Derivative) -> str:
+def to_text(derivative: Derivative, part: Part = "whole") -> str:
     """A derivative as an argument of an op, whose arguments are plain values."""
-    return json.dumps(derivative)
+    return json.dumps([part, derivative])
 
 
 @cache
-def from_text(text: str) -> Derivative:
-    """The derivative of a text that `to_text` returned."""
-    return tuple((tuple(wrt), tuple(cotangents)) for wrt, cotangents in json.loads(text))
+def from_text(text: str) -> tuple[Part, Derivative]:
+    """The part and derivative of a text that `to_text` returned."""
+    part, steps = json.loads(text)
+    return part, tuple((tuple(wrt), tuple(cotangents)) for wrt, cotangents in steps)
 
 
 def flat_types(ty: Any) -> list[Any]:
@@ -63,6 +69,23 @@ def differentiate(program: Program, step: Step) -> Program:
     MissingGradientError
         Some ops have no gradient; the error lists all of them.
     """
+    return _with_gradients(program, step, lambda result, gradients: gradients)
+
+
+def gradients_behind(program: Program, step: Step) -> Program:
+    """The program of the results, in a row, and of the gradients behind them; see `differentiate`.
+
+    Raises
+    ------
+    MissingGradientError
+    """
+    return _with_gradients(program, step, lambda result, gradients: [*result, *gradients])
+
+
+def _with_gradients(
+    program: Program, step: Step, returned: Callable[[list[Any], list[Any]], list[Any]]
+) -> Program:
+    """A program with further parameters, the cotangents, and what is made of both results."""
     wrt, with_cotangents = step
     types = flat_types(program.result.ty)
     taken = [param.name for param in program.params]
@@ -76,10 +99,23 @@ def differentiate(program: Program, step: Step) -> Program:
     def body(emitter: Emitter) -> Any:
         remaining = iter(floats)
         seed = shaped_like(program.result.ty, lambda _: cotangents.get(next(remaining)))
-        return tuple(derivative.emit(emitter, _lifted(emitter, seed))[1])
+        result, gradients = derivative.emit(emitter, _lifted(emitter, seed))
+        return tuple(returned(leaves_of(emitter.builder, result), gradients))
 
     params = [*program.params, *cotangents.values()]
     return new_program(program, program.name, params, body)
+
+
+def leaves_of(builder: relax.BlockBuilder, value: Any) -> list[Any]:
+    """The tensors of a nested tuple, in order, as variables or constants."""
+    if not isinstance(value.ty, relax.TupleType):
+        return [value]
+    if isinstance(value, relax.Tuple):
+        fields = list(value.fields)
+    else:
+        count = len(value.ty.fields)
+        fields = [builder.emit(relax.TupleGetItem(value, index)) for index in range(count)]
+    return [leaf for field in fields for leaf in leaves_of(builder, field)]
 
 
 def _lifted(emitter: Emitter, seed: Any) -> Any:

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import tvm
 
+from ..autodiff.activity import has_cotangent
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.program import Program
@@ -30,9 +31,10 @@ from ..train.recent import Recent
 from ..train.recipe import Objective, WrtNames, objective
 from ..train.shapes import Shaped, shape_text
 from ..train.tensors import in_own_memory
-from .derivative import ITSELF, Derivative, differentiate, flat_types
+from .derivative import ITSELF, Derivative, Part, differentiate, flat_types
 from .extents import bind_symbols, evaluate
 from .host_function import HostFunction, host_function
+from .residuals import Split, split
 
 _NUMBERS = count()
 _BY_NUMBER: WeakValueDictionary[int, Differentiable] = WeakValueDictionary()
@@ -86,6 +88,10 @@ class Differentiable(ModelOnDevice):
         By which the ops of frameworks name it, whose arguments are plain values.
     is_seeded : bool
         Whether its last argument is the seed of dropouts, an int64 scalar.
+    updates : bool
+        Whether its last results are new statistics.
+    float_outputs : tuple of int
+        The positions of the outputs that have cotangents.
     """
 
     how_to_keep = "pickle the model, and build it where it is needed"
@@ -103,25 +109,37 @@ class Differentiable(ModelOnDevice):
         if self.is_seeded:
             self._groups["seed"] = ["of dropouts"]
         self._programs: Recent[tuple[Derivative, Shapes], Program] = Recent(self._limit)
-        self._compiled: Recent[tuple[Derivative, Shapes], Callable[..., Any]] = Recent(self._limit)
+        self._splits: Recent[tuple[Derivative, Shapes], Split | None] = Recent(self._limit)
+        self._compiled: Recent[tuple[Derivative, Part, Shapes], Callable[..., Any]] = Recent(
+            self._limit
+        )
+        outputs, statistics = self._program.result.ty.fields
+        self.updates = len(statistics.fields) > 0
+        self.float_outputs = tuple(n for n, ty in enumerate(outputs.fields) if has_cotangent(ty))
         self.number = next(_NUMBERS)
         _BY_NUMBER[self.number] = self
 
     @one_at_a_time
-    def call(self, derivative: Derivative, tensors: Sequence[Any]) -> list[tvm.runtime.Tensor]:
+    def call(
+        self, derivative: Derivative, tensors: Sequence[Any], part: Part = "whole"
+    ) -> list[tvm.runtime.Tensor]:
         """Compute the function, or one of its derivatives.
 
         Parameters
         ----------
         derivative : Derivative
         tensors : sequence of arrays
-            The arguments; of a derivative, behind them the cotangents of all its steps. Those that
-            are aligned and contiguous are read where they are.
+            The arguments; of a derivative, behind them the cotangents of all its steps, and of its
+            backward part what was kept. Those that are aligned and contiguous are read where they
+            are.
+        part : Part
+            Another than the whole only where `split` gives one.
 
         Returns
         -------
         list of Tensor
-            Outputs and new statistics, or gradients, in memory that nothing else has.
+            Outputs and new statistics, or gradients, in memory that nothing else has; of a forward
+            part, what is kept behind them.
 
         Raises
         ------
@@ -130,14 +148,14 @@ class Differentiable(ModelOnDevice):
         """
         groups = dict(self._read(tensors))
         shapes = shapes_of(groups["input"])
-        if derivative == ITSELF:
+        if derivative == ITSELF or (part == "forward" and derivative[:-1] == ITSELF):
             self._check_arguments(groups)
         arguments = [
             tensor
             for kind, arrays in groups.items()
             for tensor in placed(arrays, self._staging, kind).values()
         ]
-        key = derivative, shapes
+        key = derivative, part, shapes
         function = self._compiled.get(key, lambda: self._compile_program(*key))
         return _flat(in_own_memory(function(*arguments), arguments))
 
@@ -148,21 +166,29 @@ class Differentiable(ModelOnDevice):
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Raise `InputError` if arguments, of which only shapes and dtypes count, do not fit."""
-        remaining = (Shaped(str(a.dtype), tuple(a.shape)) for a in arguments)
-        self._check_types(
-            {
-                kind: dict(zip(names, remaining, strict=False))
-                for kind, names in self._groups.items()
-            }
+        shaped = tuple(
+            Shaped(str(a.dtype).removeprefix("torch."), tuple(a.shape)) for a in arguments
         )
 
+        def check() -> None:
+            remaining = iter(shaped)
+            self._check_types(
+                {
+                    kind: dict(zip(names, remaining, strict=False))
+                    for kind, names in self._groups.items()
+                }
+            )
+
+        self._checked.get(shaped, check)
+
     @one_at_a_time
-    def on_host(self, derivative: Derivative, shapes: Shapes) -> HostFunction:
+    def on_host(self, derivative: Derivative, part: Part, shapes: Shapes) -> HostFunction:
         """The function, or a derivative, compiled so that any threads may call it.
 
         Parameters
         ----------
         derivative : Derivative
+        part : Part
         shapes : Shapes
             Of the inputs.
 
@@ -172,9 +198,25 @@ class Differentiable(ModelOnDevice):
             See `host_function`.
         """
         objective = self._objective
-        return host_function(
-            self._program_of(derivative, shapes), objective.target, objective.winograd
-        )
+        program = self._program_of_part(derivative, part, shapes)
+        return host_function(program, objective.target, objective.winograd)
+
+    @one_at_a_time
+    def split(self, derivative: Derivative, shapes: Shapes) -> Split | None:
+        """The two parts of a derivative's last step; None if it is computed as a whole only.
+
+        Parameters
+        ----------
+        derivative : Derivative
+        shapes : Shapes
+            Of the inputs.
+        """
+        *before, step = derivative
+
+        def make() -> Split | None:
+            return split(self._program_of(tuple(before), shapes), step)
+
+        return self._splits.get((derivative, shapes), make)
 
     def result_types(self, shapes: Sequence[Sequence[Any]]) -> list[Shaped]:
         """Dtypes and shapes of what the function returns.
@@ -229,10 +271,20 @@ class Differentiable(ModelOnDevice):
         for kind in ("parameter", "statistic"):
             check_types(groups[kind], types, kind)
 
-    def _compile_program(self, derivative: Derivative, shapes: Shapes) -> Callable[..., Any]:
-        program = self._program_of(derivative, shapes)
+    def _compile_program(
+        self, derivative: Derivative, part: Part, shapes: Shapes
+    ) -> Callable[..., Any]:
+        program = self._program_of_part(derivative, part, shapes)
         task = "a gradient" if derivative else "a forward pass"
         return self._compile(write_program(program, FORWARD), FORWARD, task)
+
+    def _program_of_part(self, derivative: Derivative, part: Part, shapes: Shapes) -> Program:
+        """The program of a derivative, or of a part of its last step."""
+        if part == "whole":
+            return self._program_of(derivative, shapes)
+        parts = self.split(derivative, shapes)
+        assert parts is not None  # who asks for a part has looked
+        return parts.forward if part == "forward" else parts.backward
 
     def _program_of(self, derivative: Derivative, shapes: Shapes) -> Program:
         """The program of a derivative, for shapes of the inputs."""

@@ -31,7 +31,7 @@ from ..memory.workspace import Workspace, take_workspace
 from ..ops.copy import copy
 from ..runtime.arrays import ALIGNMENT
 from ..tvm_fixes.hooks import identity
-from .derivative import flat_types
+from .derivative import flat_types, leaves_of
 
 _RUN = "graphgrad_run"
 
@@ -119,25 +119,13 @@ def _with_results_in_a_row(program: Program, copied: set[int]) -> Program:
 
     def body(emitter: Emitter) -> Any:
         environment = emit_program(program, emitter.builder)
-        results = _leaves(substitute(program.result, environment), emitter)
+        results = leaves_of(emitter.builder, substitute(program.result, environment))
         return tuple(
             emitter.emit(copy(result)).expr if position in copied else result
             for position, result in enumerate(results)
         )
 
     return new_program(program, program.name, program.params, body)
-
-
-def _leaves(value: Any, emitter: Emitter) -> list[Any]:
-    """The tensors of a nested tuple, in order, as variables or constants."""
-    if isinstance(value.ty, relax.TupleType):
-        fields = value.fields if isinstance(value, relax.Tuple) else None
-        fields = fields or [
-            emitter.builder.emit(relax.TupleGetItem(value, index))
-            for index in range(len(value.ty.fields))
-        ]
-        return [leaf for field in fields for leaf in _leaves(field, emitter)]
-    return [value]
 
 
 class _Line:

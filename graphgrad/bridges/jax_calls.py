@@ -14,9 +14,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..errors import InputError
 from ..train.on_device import Shapes
-from .derivative import ITSELF, Derivative
+from .derivative import ITSELF, Derivative, Part
 from .differentiable import Differentiable
 from .kernels import Kernel, Signature
+from .residuals import Split
 
 Call = Callable[..., list[Any]]
 """From arrays in a row to arrays in a row."""
@@ -34,59 +35,96 @@ class Calls:
 
     def __init__(self, function: Differentiable):
         self._function = function
-        self._compiled: dict[tuple[Derivative, Shapes], Call] = {}
-        self._calls: dict[Derivative, Call] = {}
+        self._compiled: dict[tuple[Derivative, Part, Shapes], Call] = {}
+        self._calls: dict[tuple[Derivative, Part], Call] = {}
 
-    def call(self, derivative: Derivative = ITSELF) -> Call:
-        """A derivative as a function that JAX can differentiate again.
+    def call(self, derivative: Derivative = ITSELF, part: Part = "whole") -> Call:
+        """A derivative, or a part of one, as a function that JAX can differentiate again.
 
         A derivative's is one of this object's functions, too, so that there are all orders.
         """
-        if derivative not in self._calls:
-            self._calls[derivative] = self._differentiable(derivative)
-        return self._calls[derivative]
+        key = derivative, part
+        if key not in self._calls:
+            self._calls[key] = self._differentiable(*key)
+        return self._calls[key]
 
-    def _differentiable(self, derivative: Derivative) -> Call:
+    def _differentiable(self, derivative: Derivative, part: Part) -> Call:
         @jax.custom_vjp
         def run(*arguments: Any) -> list[Any]:
-            return self._run(derivative, arguments)
+            return self._run(derivative, part, arguments)
 
         def forward(*arguments: Any) -> tuple[list[Any], Any]:
             values = [argument.value for argument in arguments]
-            wrt = [n for n, a in enumerate(arguments) if a.perturbed and _is_float(a.value)]
+            wrt = tuple(n for n, a in enumerate(arguments) if a.perturbed and _is_float(a.value))
             # Keys are no arrays, and so are known while a program is traced.
-            return run(*values), (values, dict.fromkeys(wrt))
+            marks = dict.fromkeys(wrt)
+            parts = self._foreseen(values, wrt) if (derivative, part) == (ITSELF, "whole") else None
+            if parts is None:
+                return run(*values), (values, marks, None)
+            step = wrt, self._function.float_outputs
+            results = self.call((step,), "forward")(*values)
+            kept = [results[position] for position in parts.kept]
+            return results[: parts.count], (values, marks, kept)
 
-        def backward(kept: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-            values, wrt = kept
+        def backward(saved: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+            values, marks, kept = saved
+            steps, count, results_count = self._differentiated(derivative, part, values)
+            wrt = tuple(position for position in marks if position < count)
             present = {
                 position: cotangent
-                for position, cotangent in enumerate(cotangents)
+                for position, cotangent in enumerate(cotangents[:results_count])
                 if not isinstance(cotangent, SymbolicZero) and _is_float(cotangent)
             }
             if not wrt or not present:
                 return (None,) * len(values)
-            step = tuple(wrt), tuple(present)
-            results = self.call((*derivative, step))(*values, *present.values())
+            after = (*steps, (wrt, tuple(present)))
+            given = [*values[:count], *present.values()]
+            if kept is not None and tuple(present) == self._function.float_outputs:
+                results = self.call(after, "backward")(*given, *kept)
+            else:
+                results = self.call(after)(*given)
             by_position = dict(zip(wrt, results, strict=True))
             return tuple(by_position.get(position) for position in range(len(values)))
 
         run.defvjp(forward, backward, symbolic_zeros=True)
         return run
 
-    def _run(self, derivative: Derivative, arguments: Sequence[Any]) -> list[Any]:
+    def _foreseen(self, values: Sequence[Any], wrt: tuple[int, ...]) -> Split | None:
+        """The parts of a gradient by some arguments, for cotangents of all outputs."""
+        floats = self._function.float_outputs
+        if not wrt or not floats:
+            return None
+        self._function.check(values)
+        return self._function.split(((wrt, floats),), self._function.input_shapes(values))
+
+    def _differentiated(
+        self, derivative: Derivative, part: Part, values: Sequence[Any]
+    ) -> tuple[Derivative, int, int | None]:
+        """What a part computes without what is kept: its numbers of arguments and of results.
+
+        None stands for all results. What is kept has no cotangents of its own: it is a function of
+        the arguments, and the gradient is that of all.
+        """
+        if part == "whole":
+            return derivative, len(values), None
+        parts = self._function.split(derivative, self._function.input_shapes(values))
+        assert parts is not None
+        if part == "forward":
+            return derivative[:-1], len(values), parts.count
+        return derivative, len(values) - len(parts.kept), None
+
+    def _run(self, derivative: Derivative, part: Part, arguments: Sequence[Any]) -> list[Any]:
         """The call of a compiled function, which is made when its shapes are first traced."""
         function = self._function
         if derivative == ITSELF:
             function.check(arguments)
-        shapes = function.input_shapes(arguments)
-        key = derivative, shapes
+        key = derivative, part, function.input_shapes(arguments)
         if key not in self._compiled:
             self._compiled[key] = self._compile(*key)
         return self._compiled[key](*arguments)
 
-    def _compile(self, derivative: Derivative, shapes: Shapes) -> Call:
-        compiled = self._function.on_host(derivative, shapes)
+    def _compile(self, derivative: Derivative, part: Part, shapes: Shapes) -> Call:
+        compiled = self._function.on_host(derivative, part, shapes)
         name = f"graphgrad_{next(_TARGETS)}"
         jax_tvm_ffi.register_ffi_target(name, compiled.function, pass_owned_tensor=True)
         results = [jax.ShapeDtypeStruct(shape, _dtype(dtype)) for shape, dtype in compiled.results]

@@ -36,7 +36,7 @@ def define(name: str, kernel: Kernel, target: Any) -> Any:
         return _as_returned(kernel, empty_results(form(arguments), list(arguments)))
 
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
-        save(ctx, form(inputs), _ITSELF, list(inputs))
+        save(ctx, form(inputs), _ITSELF, list(inputs), [])
 
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> Any:
         return tuple(gradients(ctx, list(cotangents), list(ctx.needs_input_grad)))

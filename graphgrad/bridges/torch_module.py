@@ -69,11 +69,15 @@ class TorchModel(nn.Module):
             A tensor is missing or unknown, is on another device, or has another dtype or shape than
             the model's.
         """
-        results = call(*self.call_arguments(*inputs, **named))
+        number, text, arguments = self.call_arguments(*inputs, **named)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            text = self._keeping(arguments)
+        results = call(number, text, arguments)
         count = len(self._model.outputs)
-        # In training form alone the model returns statistics.
-        for key, value in zip(self._statistics, results[count:], strict=False):
-            _value(self, key).copy_(value.detach())
+        if self._forms[self.training].updates:
+            # Behind them may be what is kept for the gradient.
+            for key, value in zip(self._statistics, results[count:], strict=False):
+                _value(self, key).copy_(value.detach())
         return results[0] if count == 1 else tuple(results[:count])
 
     def call_arguments(
@@ -89,6 +93,20 @@ class TorchModel(nn.Module):
         if form.is_seeded:
             arguments.append(torch.randint(1 << 31, ()) << 32)
         return form.number, _ITSELF, arguments
+
+    def _keeping(self, arguments: list[torch.Tensor]) -> str:
+        """What is called so that the gradient of all that needs one is computed from what is kept.
+
+        A compiler sees the function itself, whose shapes may be symbols.
+        """
+        form = self._forms[self.training]
+        wrt = tuple(n for n, argument in enumerate(arguments) if argument.requires_grad)
+        derivative = ((wrt, form.float_outputs),)
+        if not wrt or not form.float_outputs or any(a.device.type != "cpu" for a in arguments):
+            return _ITSELF
+        form.check(arguments)
+        parts = form.split(derivative, form.input_shapes(arguments))
+        return _ITSELF if parts is None else to_text(derivative, "forward")
 
     def _in_order(
         self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]

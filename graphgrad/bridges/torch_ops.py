@@ -12,7 +12,7 @@ import torch
 import tvm
 
 from ..errors import InputError
-from .derivative import ITSELF, from_text, to_text
+from .derivative import ITSELF, Derivative, flat_types, from_text, to_text
 from .differentiable import Differentiable, numbered
 
 _SCHEMA = "(int function, str derivative, Tensor[] arguments) -> Tensor[]"
@@ -26,7 +26,9 @@ def call(function: int, derivative: str, arguments: list[torch.Tensor]) -> list[
 
 @call.register_fake
 def _(function: int, derivative: str, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
-    steps = from_text(derivative)
+    part, steps = from_text(derivative)
+    if part == "forward":
+        return _kept_results(numbered(function), steps, arguments)
     if steps == ITSELF:
         return empty_results(numbered(function), arguments)
     wrt, _ = steps[-1]
@@ -35,7 +37,7 @@ def _(function: int, derivative: str, arguments: list[torch.Tensor]) -> list[tor
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
     function, derivative, arguments = inputs
-    save(ctx, numbered(function), derivative, arguments)
+    save(ctx, numbered(function), derivative, arguments, output)
 
 
 def _backward(ctx: Any, cotangents: list[torch.Tensor | None]) -> tuple[Any, ...]:
@@ -61,8 +63,20 @@ def compute(
                 f"{function.label(position)} is on the device {str(argument.device)!r}, but the "
                 "model runs on the processor: move it with .cpu()"
             )
-    results = function.call(from_text(derivative), arguments)
-    return [torch.from_dlpack(result) for result in results]
+    part, steps = from_text(derivative)
+    return [torch.from_dlpack(result) for result in function.call(steps, arguments, part)]
+
+
+def _kept_results(
+    function: Differentiable, steps: Derivative, arguments: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Tensors without values, as the results of a forward part."""
+    parts = function.split(steps, function.input_shapes(arguments))
+    assert parts is not None
+    types = flat_types(parts.forward.result.ty)
+    return [
+        torch.empty([int(n) for n in ty.shape], dtype=getattr(torch, str(ty.dtype))) for ty in types
+    ]
 
 
 def empty_results(function: Differentiable, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -85,11 +99,26 @@ def empty_results(function: Differentiable, arguments: list[torch.Tensor]) -> li
 
 
 def save(
-    ctx: Any, function: Differentiable, derivative: str, arguments: list[torch.Tensor]
+    ctx: Any,
+    function: Differentiable,
+    derivative: str,
+    arguments: list[torch.Tensor],
+    results: list[torch.Tensor],
 ) -> None:
     """Keep for the backward pass what `gradients` reads."""
-    ctx.function, ctx.derivative = function, derivative
-    ctx.save_for_backward(*arguments)
+    ctx.function, ctx.derivative, ctx.count = function, derivative, len(arguments)
+    ctx.kept = 0
+    part, steps = from_text(derivative)
+    kept: list[torch.Tensor] = []
+    if part != "whole":
+        parts = function.split(steps, function.input_shapes(arguments))
+        assert parts is not None
+        ctx.kept = len(parts.kept)
+        if part == "forward":
+            kept = [results[position] for position in parts.kept]
+            # A derivative is that of the function, whatever it keeps.
+            ctx.mark_non_differentiable(*results[parts.count :])
+    ctx.save_for_backward(*arguments, *kept)
     ctx.set_materialize_grads(False)
 
 
@@ -97,16 +126,23 @@ def gradients(
     ctx: Any, cotangents: list[torch.Tensor | None], needed: list[bool]
 ) -> list[torch.Tensor | None]:
     """The gradients of the arguments that need any, from the cotangents that there are."""
-    wrt = tuple(position for position, is_needed in enumerate(needed) if is_needed)
-    present = {position: ct for position, ct in enumerate(cotangents) if ct is not None}
+    part, steps = from_text(ctx.derivative)
+    arguments, kept = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    if part == "backward":
+        # What was kept is a function of the other arguments, whose gradient is that of all.
+        arguments = arguments[: ctx.count - ctx.kept]
+    elif part == "forward":
+        *before, step = steps
+        steps = tuple(before)
+    wrt = tuple(n for n, is_needed in enumerate(needed[: len(arguments)]) if is_needed)
+    present = {n: cotangent for n, cotangent in enumerate(cotangents) if cotangent is not None}
     result: list[torch.Tensor | None] = [None] * len(needed)
     if not present or not wrt:
         return result
-    derivative = to_text((*from_text(ctx.derivative), (wrt, tuple(present))))
-    arguments = [*ctx.saved_tensors, *present.values()]
-    for position, gradient in zip(
-        wrt, call(ctx.function.number, derivative, arguments), strict=True
-    ):
+    is_foreseen = part == "forward" and (wrt, tuple(present)) == step
+    text = to_text((*steps, (wrt, tuple(present))), "backward" if is_foreseen else "whole")
+    given = [*arguments, *present.values(), *(kept if is_foreseen else ())]
+    for position, gradient in zip(wrt, call(ctx.function.number, text, given), strict=True):
         result[position] = gradient
     return result
 
