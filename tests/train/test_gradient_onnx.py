@@ -175,7 +175,10 @@ def test_second_order_is_the_gradient_of_a_gradient(tmp_path):
     batch = {"input": generator.standard_normal((5, 4), "float32"), "targets": np.arange(5) % 3}
     vectors = {k: generator.standard_normal(p.shape, "float32") for k, p in model.params.items()}
     seeds = {f"{name}.grad.cotangent": vector for name, vector in vectors.items()}
-    zeros = {"loss.cotangent": np.zeros((), "float32"), "logits.cotangent": np.zeros((5, 3), "float32")}
+    zeros = {
+        "loss.cotangent": np.zeros((), "float32"),
+        "logits.cotangent": np.zeros((5, 3), "float32"),
+    }
     second = run(tmp_path / "second.onnx", batch | seeds | zeros)
     _, gradients, products = gg.hvp(model, loss="cross_entropy")(batch, vectors)
     for name, product in products.items():
