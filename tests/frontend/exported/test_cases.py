@@ -19,6 +19,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.slow
 def test_every_converter_has_a_case_and_results_have_types_of_pytorch(monkeypatch):
     """A result of another dtype or shape than PyTorch's is refused by `translation`."""
     translated = set()
