@@ -23,6 +23,7 @@ from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
+from .axis_ranges import restore_ranges
 from .explicit_bindings import bind_shared_values
 from .explicit_reductions import spell_out_reduction
 from .hidden_bindings import hide_bindings, reveal_bindings
@@ -101,6 +102,7 @@ def lowered(
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     # The sums are what is left of `stages`: parameters at the end, until they overwrite buffers.
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
+    func = restore_ranges(func) if index_dtype_override else func
     func = reveal_bindings(func)
     func = bind_shared_values(widen_bfloat16(func) if rounded else func)
     func = write_exact_divisions(func)

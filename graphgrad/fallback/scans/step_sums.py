@@ -2,7 +2,9 @@
 
 The states are at hand. What else a step computes on its way is not kept: a gradient evaluates it
 for all times at once, from the states. Where that is a sum, such as the product of a state with a
-weight, to keep it as a further state takes much less work.
+weight, to keep it as a further state takes much less work. Where the gradient reads a sum for what
+one map makes of it, such as its total with the product of an input, the map is kept: what else it
+reads need not be kept besides.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import te, tirx
 
 from ..graph import Key, Operation, is_reduction, operations, outputs_of, rebuild_scan, rewritten
@@ -50,29 +53,58 @@ def keep_step_sums(
     is_worth_keeping : callable
         Whether a sum for all times is to be kept.
     """
-    read = {identity(op) for op in operations(*tensors, above=given)}
+    read = {identity(op): op for op in operations(*tensors, above=given)}
     forward = {identity(op) for op in operations(*given)}
     table: dict[Key, te.Tensor] = {}
     kept: list[te.Tensor] = []
     for noted in steps:
         if identity(noted.scan) not in forward:
             continue
-        sums = {
-            number: tensor
-            for number, tensor in enumerate(noted.stages)
+        sums = [
+            tensor
+            for tensor in noted.stages
             if tensor is not None
             and identity(tensor.op) in read
             and is_reduction(tensor.op)
             and is_worth_keeping(tensor)
-        }
-        if sums:
-            keeping = _keeping(noted.scan, list(sums))
+        ]
+        values = _in_their_place(sums, noted, list(read.values()))
+        if values:
+            keeping = _keeping(noted.scan, list(values))
             states = outputs_of(keeping)
             table |= zip(map(tensor_key, outputs_of(noted.scan)), states, strict=False)
-            kept += states[-len(sums) :]
-            for tensor, state in zip(sums.values(), kept[-len(sums) :], strict=True):
+            kept += states[-len(values) :]
+            for tensor, state in zip(values.values(), kept[-len(values) :], strict=True):
                 table[tensor_key(tensor)] = _rows(state, tensor, noted.low)
     return rewritten(tensors, lambda op: None, table), kept
+
+
+def _in_their_place(
+    sums: Sequence[te.Tensor], noted: StackedStep, read: Sequence[Operation]
+) -> dict[int, te.Tensor]:
+    """Sums of a step by their numbers; or what maps of the step make of one, if all read that."""
+    numbers = {tensor_key(t): n for n, t in enumerate(noted.stages) if t is not None}
+
+    def made_of(tensor: te.Tensor) -> te.Tensor:
+        key = tensor_key(tensor)
+        readers = [op for op in read if any(tensor_key(t) == key for t in op.input_tensors)]
+        made = outputs_of(readers[0]) if len(readers) == 1 else []
+        if len(made) == 1 and _may_stand_for(made[0], tensor) and tensor_key(made[0]) in numbers:
+            return made_of(made[0])
+        return tensor
+
+    values = map(made_of, sums)
+    return {numbers[tensor_key(value)]: value for value in values}
+
+
+def _may_stand_for(value: te.Tensor, tensor: te.Tensor) -> bool:
+    """Whether a map's result takes no more room than the sum that it reads."""
+    return (
+        isinstance(value.op, te.ComputeOp)
+        and not is_reduction(value.op)
+        and str(value.dtype) == str(tensor.dtype)
+        and tvm_ffi.structural_equal(list(value.shape), list(tensor.shape))
+    )
 
 
 def _keeping(scan: Any, numbers: Sequence[int]) -> Operation:

@@ -59,6 +59,15 @@ def test_products_of_states_are_kept_if_they_are_read(build, count):
     assert sums_of(gradients) - sums_of(changed) >= count
 
 
+def test_where_one_map_reads_a_sum_its_result_is_kept():
+    """The total of both products is; that of the input is not needed besides."""
+    program = recurrences.program(recurrences.lstm)
+    _, gradients, steps = derived(program)
+    outputs, changed, sums = kept_by(program, gradients, steps)
+    names = {op.name for op in operations(*changed, above=[*outputs, *sums])}
+    assert names.isdisjoint({"a", "r", "gates"})
+
+
 def test_what_is_not_worth_it_is_not_kept():
     program = recurrences.program(recurrences.lstm)
     _, gradients, steps = derived(program)
