@@ -24,7 +24,7 @@ from .onnx_load import check
 from .onnx_prune import drop_losses
 from .onnx_values import with_values
 
-_MAX_FILE_BYTES = 2**31 - 1  # what a protobuf message may hold
+MAX_FILE_BYTES = 2**31 - 1  # what a protobuf message may hold
 _MAX_INLINE_BYTES = 1024  # bytes; smaller ones stay in the model's own file
 _PAGE_BYTES = 4096  # at whole pages of a file of weights, a runtime can map them
 _DIGITS = 16  # of the digest in the name of a file of weights
@@ -75,7 +75,7 @@ def to_onnx(
     read_names = readers(proto.graph).keys() | output_names(proto.graph)
     _to_inference(proto.graph, opset(proto), read_names)
     _remove_unread_constants(proto.graph)
-    is_large = proto.ByteSize() > _MAX_FILE_BYTES
+    is_large = proto.ByteSize() > MAX_FILE_BYTES
     if not is_large:
         check(proto)  # which takes no model of more than 2 GB
     with _alone(path):

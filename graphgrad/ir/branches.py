@@ -23,11 +23,7 @@ def branch_programs(program: Program, value: relax.If) -> list[Program]:
         Program(
             program.name,
             params,
-            [
-                (binding.var, _bound(binding))
-                for block in branch.blocks
-                for binding in block.bindings
-            ],
+            bindings_of(branch),
             branch.body,
             kernels=program.kernels,
             rules=program.rules,
@@ -36,6 +32,10 @@ def branch_programs(program: Program, value: relax.If) -> list[Program]:
     ]
 
 
-def _bound(binding: Any) -> Any:
-    """A binding's value as `Program.bindings` holds it: of a cast, the binding itself."""
-    return binding if isinstance(binding, relax.MatchCast) else binding.value
+def bindings_of(branch: relax.SeqExpr) -> list[tuple[Any, Any]]:
+    """The bindings of a branch, as `Program.bindings` holds them: of a cast, the cast itself."""
+    return [
+        (binding.var, binding if isinstance(binding, relax.MatchCast) else binding.value)
+        for block in branch.blocks
+        for binding in block.bindings
+    ]

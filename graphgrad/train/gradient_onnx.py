@@ -13,8 +13,10 @@ from tvm import relax
 from ..autodiff.activity import has_cotangent, select
 from ..autodiff.nested import map_leaves
 from ..autodiff.reverse import Gradients
+from ..errors import ModelError
 from ..files import check_path, write_file
 from ..frontend.model import Model
+from ..frontend.onnx_export import MAX_FILE_BYTES
 from ..frontend.onnx_load import check
 from ..frontend.writer import model_of_program
 from ..ir.tensor import Emitter
@@ -69,8 +71,8 @@ def gradient_to_onnx(
     MissingGradientError
         Some ops have no gradient; the error lists all of them.
     ModelError
-        Some ops are not written as ONNX: sorts and other kernels, branches. The error lists all of
-        them, with their nodes, and no file is touched.
+        Some ops are not written as ONNX, such as sorts. The error lists all of them, with their
+        nodes, and no file is touched.
     OutputError
         The file cannot be written; one of the same name is untouched.
 
@@ -91,8 +93,16 @@ def write_model(proto: onnx.ModelProto, path: Path) -> None:
 
     Raises
     ------
-    ModelError, OutputError
+    ModelError
+        It is not valid, or larger than one file may be.
+    OutputError
     """
+    size = proto.ByteSize()
+    if size > MAX_FILE_BYTES:
+        raise ModelError(
+            f"{path.name} would have {size / 1e9:.1f} GB, and an ONNX file holds 2; train it with "
+            "graphgrad.train_step, or export that with graphgrad.export_step"
+        )
     check(proto)
     write_file(path, proto.SerializeToString())
 

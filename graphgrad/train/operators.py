@@ -12,6 +12,7 @@ from ..autodiff.derive import KERNEL_CALLS, derive_rule
 from ..autodiff.written_out import written_out
 from ..errors import LoweringError, MissingGradientError, ModelError
 from ..frontend.writer import unwritable
+from ..ir.branches import bindings_of
 from ..ir.program import Program, variables_in
 
 
@@ -26,7 +27,20 @@ def in_operators(program: Program) -> Program:
     kernels = dict(program.kernels)
     problems: dict[str, list[str]] = {}
 
+    def branch_stated(branch: relax.SeqExpr, origin: str) -> relax.SeqExpr:
+        bindings = [b for var, value in bindings_of(branch) for b in stated(var, value, origin)]
+        block = relax.BindingBlock(
+            [
+                value if isinstance(value, relax.MatchCast) else relax.VarBinding(var, value)
+                for var, value in bindings
+            ]
+        )
+        return relax.SeqExpr([block], branch.body)
+
     def stated(var: Any, value: Any, origin: str) -> list[tuple[Any, Any]]:
+        if isinstance(value, relax.If):
+            branches = (branch_stated(b, origin) for b in (value.true_branch, value.false_branch))
+            return [(var, relax.If(value.cond, *branches, span=value.span))]
         name = unwritable(value, kernels)
         if name is None:
             return [(var, value)]

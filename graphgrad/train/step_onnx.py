@@ -82,8 +82,8 @@ def step_to_onnx(
     MissingGradientError
         Some ops have no gradient; the error lists all of them.
     ModelError
-        Some ops are not written as ONNX: sorts and other kernels, branches. The error lists all of
-        them, with their nodes, and no file is touched.
+        Some ops are not written as ONNX, such as sorts. The error lists all of them, with their
+        nodes, and no file is touched.
     OutputError
         The file cannot be written; one of the same name is untouched.
 

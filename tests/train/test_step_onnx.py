@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import graphgrad as gg
 from graphgrad import models
+from graphgrad.train import gradient_onnx
 from graphgrad.train.data import digits
 from tests.frontend.graphs import model_of, random
 from tests.promoted_models import promoted
@@ -274,6 +275,15 @@ def test_names_that_the_step_needs(names, tmp_path):
     model = gg.from_onnx(model_of(nodes, {x: ["N", 4]}, {"y": ["N", 3]}, arrays))
     with pytest.raises(gg.ArgumentError, match=r"the name '(updates|w\.momentum)'"):
         gg.step_to_onnx(model, tmp_path / "step.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_would_be_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(gradient_onnx, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(gg.ModelError, match=r"start.onnx would have .* GB"):
+        gg.step_to_onnx(
+            nets.perceptron((4, 99)), tmp_path / "s.onnx", start=tmp_path / "start.onnx"
+        )
     assert not list(tmp_path.iterdir())
 
 

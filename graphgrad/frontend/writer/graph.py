@@ -85,12 +85,12 @@ class GraphWriter:
     @contextmanager
     def inside(self) -> Iterator[list[onnx.NodeProto]]:
         """Let what is added inside of the ``with`` block be the nodes of a graph in a node."""
-        outer, known = self.nodes, dict(self._constants)
+        outer, known, extents = self.nodes, dict(self._constants), dict(self._extents)
         self.nodes = []
         try:
             yield self.nodes
         finally:
-            self.nodes = outer
+            self.nodes, self._extents = outer, extents
             # Constants stay what they are outside; what nodes inside compute does not.
             weights = {tensor.name for tensor in self.initializers}
             constants = self._constants.items()

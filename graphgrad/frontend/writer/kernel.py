@@ -25,6 +25,8 @@ KERNEL = "relax.call_tir"
 
 def kernel_obstacle(call: relax.Call, kernels: Mapping[Any, Any]) -> str | None:
     """Why a call of a kernel cannot be written; None if it can."""
+    if len(call.args) > 2 or not isinstance(call.args[1], relax.Tuple):
+        return "numbers or a tuple among the arguments"
     graph, ty = GraphWriter(NEWEST_OPSET, [], kernels), call.ty_args[0]
     typed = [call.args[1], *(field.ty for field in call.args[1].fields), ty]
     for var in nodes_in(typed, tvm.ir.Var):
@@ -42,8 +44,6 @@ def kernel_obstacle(call: relax.Call, kernels: Mapping[Any, Any]) -> str | None:
 
 @writes(KERNEL)
 def _kernel(site: Site) -> Any:
-    if len(site.call.args) > 2:
-        raise UnwritableError("numbers among the arguments")
     types = result_types(site.ty)
     program = expressions_of(site.graph.kernels[site.call.args[0]], len(types))
     environment = Environment(site.graph, {}, {})

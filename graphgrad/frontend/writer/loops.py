@@ -56,7 +56,7 @@ _INTRINSICS = {
         **{name: name.capitalize() for name in ("sin", "cos", "tan", "sinh", "cosh", "floor")},
         **{name: name.capitalize() for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
         **{"fabs": "Abs", "ceil": "Ceil", "pow": "Pow", "isnan": "IsNaN", "isinf": "IsInf"},
-        **{"round": "Round", "nearbyint": "Round"},
+        "nearbyint": "Round",  # of two neighbors to the even one, as there
     }.items()
 }
 
@@ -123,6 +123,8 @@ class Loops:
         self._ranges = [axis.extent for axis in axes]
         self._begins = [axis.low for axis in axes]
         self._values: dict[int, Value] = {}
+        # Kept, because another node could get the address of one that is gone.
+        self._roots: list[Expr] = []
 
     def scalar(self, expression: Expr) -> str:
         """An integer that depends on no loop, as an int64 scalar."""
@@ -180,6 +182,7 @@ class Loops:
     def _value(self, root: Expr) -> Value:
         """An expression, whose nodes are written once each."""
         root = inline_lets(root)
+        self._roots.append(root)
         for node, parts in graph_of([root]):
             if identity(node) not in self._values:
                 values = [self._values[identity(part)] for part in parts]
@@ -224,8 +227,10 @@ class Loops:
         return Value(graph.node("Reshape", numbers, shape, allowzero=1), frozenset([axis]))
 
     def _load(self, node: Expr, indices: list[Value]) -> Value:
-        """An element of a tensor: along each axis of which it is that of one loop, or of none, by
-        a gather there, else by a gather of points."""
+        """An element of a tensor, by gathers along its axes, or by one of points.
+
+        The second is for those of which several indices depend on one loop, or one on several.
+        """
         tensor, expressions = loaded(node)
         extents = list(tensor.shape)
         name = self._environment.row(tensor, expressions[0]) if expressions else None
@@ -306,7 +311,7 @@ class Loops:
     def _reduced(self, body: Any) -> Value:
         """A reduction, of the rank of the result."""
         graph = self._graph
-        source, dtype = body.source[0], str(body.source[0].ty)
+        source = body.source[0]
         operator = _REDUCTIONS.get(type(body.combiner.result[0]))
         if operator is None or len(body.source) > 1:
             raise UnwritableError(f"the reduction by {body.combiner.result}")
@@ -315,13 +320,15 @@ class Loops:
             factors = [tirx.Select(body.condition, source, body.combiner.identity_element[0])]
         elif operator == "ReduceSum":
             factors = _factors(inline_lets(source))
-        values = [self._value(factor) for factor in factors]
-        values = self._with_all_reduced(values, dtype)
-        if len(values) == 1:
+        values = self._with_all_reduced([self._value(factor) for factor in factors])
+        spread = [value for value in values if value.axes]
+        if len(spread) == 1:
             reduced = range(self._count, len(self._ranges))
-            total = graph.reduce(operator, values[0].name, list(reduced), False)
+            total = graph.reduce(operator, spread[0].name, list(reduced), False)
         else:
-            total = self._contracted(values)
+            total = self._contracted(spread)
+        for scalar in (value for value in values if not value.axes):
+            total = graph.node("Mul", total, scalar.name)
         axes = frozenset(axis for value in values for axis in value.axes if axis < self._count)
         for initial in body.init:
             other = self._value(initial)
@@ -329,7 +336,7 @@ class Loops:
             total = graph.node(_SAME[type(body.combiner.result[0])], total, other.name)
         return Value(total, axes)
 
-    def _with_all_reduced(self, values: list[Value], dtype: str) -> list[Value]:
+    def _with_all_reduced(self, values: list[Value]) -> list[Value]:
         """Factors, the first of which depends on all loops of the reduction that none does."""
         axes = frozenset().union(*(value.axes for value in values))
         missing = frozenset(range(self._count, len(self._ranges))) - axes

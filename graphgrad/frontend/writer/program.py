@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from onnx import helper, numpy_helper
 from tvm import relax
 
 from ...errors import ArgumentError, ModelError
+from ...ir.branches import bindings_of
 from ...ir.program import Program
 from ...ir.tensor import type_shape
+from ...ir.visits import nodes_in
 from .graph import (
     LEAST_OPSETS,
     NEWEST_OPSET,
@@ -36,8 +38,6 @@ def unwritable(value: Any, kernels: Mapping[Any, Any]) -> str | None:
     kernels : mapping
         The PrimFuncs that it may call, by GlobalVar.
     """
-    if isinstance(value, relax.If):
-        return "relax.If"
     if not isinstance(value, relax.Call):
         return None
     name = _op_name(value)
@@ -82,7 +82,13 @@ def model_of_program(
     names: dict[Any, Any] = dict(zip(program.params, inputs, strict=True))
     for param, name in names.items():
         graph.read_extents(name, type_shape(param.ty))
-    _write_bindings(graph, program, names)
+    problems: list[str] = []
+    _write_bindings(graph, program.bindings, names, problems)
+    if problems:
+        raise ModelError(
+            f"{len(problems)} call(s) of {program.name!r} cannot be written as ONNX:\n  "
+            + "\n  ".join(problems)
+        )
     results = [_named(graph, names, field) for field in program.result.fields]
     for result, output in zip(results, outputs, strict=True):
         graph.nodes.append(helper.make_node("Identity", [result], [output], f"{output}/Identity"))
@@ -123,7 +129,8 @@ def _version(program: Program, opset: int | None) -> int:
     ArgumentError
         It is none, or one that some op of the program needs more than.
     """
-    names = {_op_name(value) for _, value in program.bindings if isinstance(value, relax.Call)}
+    values = [value for _, value in program.bindings if not isinstance(value, relax.MatchCast)]
+    names = {_op_name(call) for value in values for call in nodes_in(value, relax.Call)}
     needed = {name: LEAST_OPSETS[name] for name in sorted(names & LEAST_OPSETS.keys())}
     if opset is None:
         return max(needed.values(), default=OPSET)
@@ -146,16 +153,24 @@ def _op_name(call: relax.Call) -> str:
     return str(getattr(call.op, "name", call.op))
 
 
-def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any]) -> None:
-    """Write all bindings; `names` is extended by those of the variables.
+def _write_bindings(
+    graph: GraphWriter,
+    bindings: Sequence[tuple[Any, Any]],
+    names: dict[Any, Any],
+    problems: list[str],
+) -> None:
+    """Write all bindings.
 
-    Raises
-    ------
-    ModelError
-        Calls cannot be written; names all of them, before a file is.
+    Parameters
+    ----------
+    graph : GraphWriter
+    bindings : sequence of (Var, expression)
+    names : dict
+        The names of variables; extended.
+    problems : list of str
+        Extended by the calls that cannot be written.
     """
-    problems: list[str] = []
-    for var, value in program.bindings:
+    for var, value in bindings:
         graph.hint(str(var.name))
         if isinstance(value, relax.MatchCast):
             names[var] = _named(graph, names, value.value)
@@ -169,13 +184,54 @@ def _write_bindings(graph: GraphWriter, program: Program, names: dict[Any, Any])
             except UnwritableError as error:
                 problems.append(f"{name} ({var.name}): {error}")
                 names[var] = "unwritten"
+        elif isinstance(value, relax.If):
+            names[var] = _write_branches(graph, value, var.ty, names, problems)
         else:
             names[var] = _named(graph, names, value)
-    if problems:
-        raise ModelError(
-            f"{len(problems)} call(s) of {program.name!r} cannot be written as ONNX:\n  "
-            + "\n  ".join(problems)
-        )
+
+
+def _write_branches(
+    graph: GraphWriter, value: relax.If, ty: Any, names: Mapping[Any, Any], problems: list[str]
+) -> Any:
+    """An If; what it gives, in nested lists as its type is in tuples."""
+    types = list(_flat_types(ty))
+    branches = []
+    for label, branch in (("then", value.true_branch), ("else", value.false_branch)):
+        inner = dict(names)
+        with graph.inside() as nodes:
+            _write_bindings(graph, bindings_of(branch), inner, problems)
+            given = _flat(_named(graph, inner, branch.body))
+            results = [graph.node("Identity", name) for name in given]
+        infos = [value_info(name, each) for name, each in zip(results, types, strict=True)]
+        branches.append(helper.make_graph(nodes, label, [], infos))
+    condition = _named(graph, names, value.cond)
+    chosen = graph.node(
+        "If",
+        condition,
+        outputs=len(types),
+        then_branch=branches[0],
+        else_branch=branches[1],
+    )
+    return _nested(ty, iter(_flat(chosen)))
+
+
+def _flat(names: Any) -> list[str]:
+    """The names in nested lists."""
+    return [n for part in names for n in _flat(part)] if isinstance(names, list) else [names]
+
+
+def _flat_types(ty: Any) -> list[Any]:
+    """The types of the tensors in nested tuples."""
+    if isinstance(ty, relax.TupleType):
+        return [field for part in ty.fields for field in _flat_types(part)]
+    return [ty]
+
+
+def _nested(ty: Any, names: Iterator[str]) -> Any:
+    """Names in lists, as a type is in tuples."""
+    if isinstance(ty, relax.TupleType):
+        return [_nested(field, names) for field in ty.fields]
+    return next(names)
 
 
 def _named(graph: GraphWriter, names: Mapping[Any, Any], expr: Any) -> Any:

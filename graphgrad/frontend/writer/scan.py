@@ -99,7 +99,7 @@ class _Rows:
         self._inside = {identity(stage) for stage in scan_body(op)}
         self._analyzer = tvm.sym.Analyzer()
         self._analyzer.bind(op.scan_axis.var, op.scan_axis.dom)
-        self._rows: dict[Any, str] = {}
+        self._rows: dict[Any, list[tuple[Expr, str]]] = {}
 
     def at(self, tensor: Any, index: Expr) -> str:
         """The row of a tensor at an index, which is an expression of the step's number."""
@@ -121,10 +121,12 @@ class _Rows:
             return state
         if identity(tensor.op) not in self._inside:
             return None
-        key = tensor_key(tensor), str(self._analyzer.simplify(index))
-        if key not in self._rows:
-            self._rows[key] = self._computed(tensor, index)
-        return self._rows[key]
+        rows = self._rows.setdefault(tensor_key(tensor), [])
+        for known, name in rows:
+            if self._analyzer.can_prove_equal(index, known):
+                return name
+        rows.append((index, self._computed(tensor, index)))
+        return rows[-1][1]
 
     def _computed(self, tensor: Any, index: Expr) -> str:
         op = tensor.op

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 from tvm import relax, te, tirx
 
 import graphgrad as gg
@@ -17,6 +18,7 @@ from graphgrad.check.samples import sample_inputs, sample_module
 from graphgrad.frontend.writer import model_of_program
 from graphgrad.ir.inline import inline_calls
 from graphgrad.train.operators import in_operators
+from tests.autodiff.test_if import Chosen
 from tests.frontend.graphs import random
 from tests.frontend.writer.test_ops import run
 from tests.ops.test_scan import recurrence
@@ -47,23 +49,25 @@ def fields_of(value, bindings):
     return [field for var in variables for field in fields_of(var, bindings)]
 
 
-def gradient_as_onnx(mod):
-    """Return the gradient program of a module without any rule, as a module and as ONNX."""
-    gradient = gg.vjp(mod, "main", rules="derived")
-    program = in_operators(inline_calls(gradient, "main_vjp"))
+def as_onnx(mod, name):
+    """Return a function of a module as ONNX; its results are those in nested tuples."""
+    program = in_operators(inline_calls(mod, name))
     bindings = list(program.bindings)
     fields = fields_of(program.result, bindings)
     program = replace(program, bindings=bindings, result=relax.Tuple(fields))
-    names = [[f"{side}{n}" for n in range(len(of))] for side, of in
-             (("x", program.params), ("y", fields))]  # fmt: skip
-    proto = model_of_program(program, *names, {})
+    inputs, outputs = (
+        [f"{side}{n}" for n in range(len(of))]
+        for side, of in (("x", program.params), ("y", fields))
+    )
+    proto = model_of_program(program, inputs, outputs, {})
     onnx.checker.check_model(proto, full_check=True)
-    return gradient, proto
+    return proto
 
 
 def assert_gradient_follows(mod, arrays):
     """Compare outputs and gradients of a module in onnxruntime with the virtual machine's."""
-    gradient, proto = gradient_as_onnx(mod)
+    gradient = gg.vjp(mod, "main", rules="derived")
+    proto = as_onnx(gradient, "main_vjp")
     outputs = Machine(mod, UNOPTIMIZED).call("main", arrays)
     generator = np.random.default_rng(1)
     floats = [y for y in outputs if y.dtype.kind == "f"]
@@ -194,4 +198,18 @@ def test_loops_through_time(extents):
 def test_a_kernel_that_is_not_written_is_named():
     mod = function(lambda b, x: b.emit(relax.op.cumprod(x, axis=0)), ((4,), "float32"))
     with pytest.raises(gg.ModelError, match="cumulative"):
-        gradient_as_onnx(mod)
+        as_onnx(gg.vjp(mod, "main", rules="derived"), "main_vjp")
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches(flag):
+    mod = gg.vjp(Chosen, "main")
+    arrays = [random(3, seed=n, dtype="float64") for n in range(3)]
+    given = [*arrays, np.array(flag), random(3, seed=3, dtype="float64")]
+    proto = as_onnx(mod, "main_vjp")
+    assert any(node.op_type == "If" for node in proto.graph.node)
+    expected = Machine(mod, UNOPTIMIZED).call("main_vjp", given)
+    feeds = {f"x{n}": array for n, array in enumerate(given)}
+    # onnxruntime has no Erf of float64.
+    for theirs, ours in zip(ReferenceEvaluator(proto).run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-8)
