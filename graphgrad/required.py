@@ -9,8 +9,8 @@ from types import ModuleType
 
 from .errors import ArgumentError
 
-LEAST = {"jax": (0, 7), "jax_tvm_ffi": (0, 1), "torch": (2, 6)}
-"""The oldest release of each framework that its bridge was written for."""
+LEAST = {"jax": (0, 10), "jax_tvm_ffi": (0, 1), "torch": (2, 13)}
+"""The oldest release of each framework with which its bridge was tested."""
 
 
 def require(framework: str) -> ModuleType:

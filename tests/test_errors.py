@@ -9,6 +9,7 @@ import tvm
 
 import graphgrad
 from graphgrad.errors import GraphGradError
+from graphgrad.required import LEAST
 from tests.labels import label
 
 
@@ -20,7 +21,10 @@ def test_no_two_errors_share_a_name():
     """TVM knows an error by its name alone."""
     for module in pkgutil.walk_packages(graphgrad.__path__, "graphgrad."):
         if not module.name.endswith("__main__") and "tvm_fixes.defects." not in module.name:
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                assert error.name in LEAST, error  # of a bridge whose framework is not installed
     names = Counter(kind.__name__ for kind in set(kinds()))
     assert [name for name, count in names.items() if count > 1] == []
 

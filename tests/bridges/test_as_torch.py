@@ -92,6 +92,7 @@ def test_gradcheck_gradgradcheck_and_opcheck(smooth):
     torch.library.opcheck(torch.ops.graphgrad.call.default, smooth.call_arguments(x))
 
 
+@pytest.mark.slow
 def test_third_order(smooth):
     x = draw(1, 4, requires_grad=True)
     expected = torch.tanh(x @ smooth.layer.weight).sum()

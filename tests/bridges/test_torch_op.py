@@ -6,6 +6,7 @@ from tvm.script import tirx as T
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError
+from graphgrad.registry import rule
 from tests.peers import peer
 
 torch = peer("torch")
@@ -98,3 +99,18 @@ def test_bad_input(script):
         script(draw(3, 4, dtype=torch.float32))
     with pytest.raises(InputError, match=r"input 'X': expected shape \(m, n\)"):
         script(draw(3))
+
+
+def test_a_registered_gradient_counts_before_a_derived_one(monkeypatch):
+    monkeypatch.setitem(rule._FUNCTION_RULES, "user", {})
+
+    @gg.register_gradient("tripled")
+    def gradient(inputs, outputs, cotangents, attrs):
+        return [7.0 * cotangents[0]]
+
+    def kernel(x):
+        return te.compute(x.shape, lambda i: 3.0 * x[i])
+
+    x = draw(4, requires_grad=True)
+    gg.torch_op("graphgrad_tests::tripled", kernel)(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((4,), 7.0, dtype=F64))

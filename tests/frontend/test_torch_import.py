@@ -7,8 +7,6 @@ import copy
 
 import numpy as np
 import pytest
-from torch.export import Dim, export
-from tvm.relax.frontend.torch import from_exported_program
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, ModelError
@@ -19,7 +17,8 @@ from tests.peers import peer
 from tests.torch_export import NETWORKS
 
 torch = peer("torch")
-nn = torch.nn
+nn, export = torch.nn, torch.export.export
+from_exported_program = pytest.importorskip("tvm.relax.frontend.torch").from_exported_program
 
 
 def draw(*shape):
@@ -62,7 +61,9 @@ def test_names_roles_and_values_are_those_of_the_module():
     assert [str(op) for op in gg.coverage(model).missing] == []
 
 
-@pytest.mark.parametrize("exported_in_training", [True, False])
+@pytest.mark.parametrize(
+    "exported_in_training", [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_both_forms_are_there_whichever_was_exported(exported_in_training):
     net, x = small(exported_in_training), draw(4, 2, 5, 5)
     dropping = gg.from_torch(net, x)
@@ -87,10 +88,12 @@ def test_tvm_alone_has_no_training_form():
 
 @pytest.mark.parametrize("statement, error", [
     (lambda x, w: x @ w, "float32"),
-    (lambda x, w: torch.conv1d(x[None], w[:, :, None]), "float32"),
-    (lambda x, w: torch.add(x, x, alpha=3.0), None),
+    pytest.param(
+        lambda x, w: torch.conv1d(x[None], w[:, :, None]), "float32", marks=pytest.mark.slow
+    ),
+    pytest.param(lambda x, w: torch.add(x, x, alpha=3.0), None, marks=pytest.mark.slow),
     (lambda x, w: x.detach() * x, None),
-    (lambda x, w: ((x > 0).long() + 0.5) * x, None),
+    pytest.param(lambda x, w: ((x > 0).long() + 0.5) * x, None, marks=pytest.mark.slow),
 ], ids=["product", "convolution", "alpha", "detach", "integers"])  # fmt: skip
 def test_what_tvm_alone_gets_wrong(statement, error):
     class Statement(nn.Module):
@@ -137,7 +140,7 @@ def test_statistics_without_scale_and_without_momentum():
 
 def test_symbolic_batch():
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(27, 2)).double()
-    model = gg.from_torch(net, draw(4, 2, 5, 5), dynamic_shapes=({0: Dim("batch")},))
+    model = gg.from_torch(net, draw(4, 2, 5, 5), dynamic_shapes=({0: torch.export.Dim("batch")},))
     assert isinstance(model.input_types()["input"][0][0], str)
     for batch in (1, 6):
         x = draw(batch, 2, 5, 5)
@@ -202,9 +205,10 @@ def test_refusals(arguments, error, message):
 
 def _case(family):
     name = family if isinstance(family, str) else family.__name__
-    return pytest.param(family, id=name, marks=() if name == "gpt" else pytest.mark.slow)
+    return pytest.param(family, id=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [*map(_case, [*NETWORKS, *families.SHAPES])])
 def test_families(family):
     """Every gradient is within 1e-8 of PyTorch's, in the form in which the family trains."""
