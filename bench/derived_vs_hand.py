@@ -153,7 +153,7 @@ Where derived gradients evaluate more:
 - max, max pooling: the position of the maximum, which the rule of max pooling keeps, is looked for
   again: the forward kernel does not compute it.
 - cumsum, cumprod: a recurrence keeps all its states, and the cotangents that it adds up, in their
-  order.
+  order. The rules' sums are carried in float64, those of a recurrence in its own dtype.
 
 Where they take more time for no more evaluations, it is what the schedules make of their kernels;
 in norms the arithmetic in float64 of what is summed in float64, and in selu and floor_mod that of
