@@ -60,6 +60,11 @@ def test_pages_name_what_is_there(page):
     assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_merge_is_left_undecided(page):
+    assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_docstrings_name_what_is_there():
     lines = [(file, line) for file in SOURCES for line in file.read_text("utf-8").splitlines()]
     named = {name: file for file, line in lines for name in _NAME.findall(line)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +120,12 @@ def _gradient_proto(
     )
     forward = checked.inlined.for_any_shapes(checked.loss)
     program, variables = forward.program, select(forward.program, checked.wrt_variables)
-    cotangents: dict[str, Any] = {}
+    taken = {*model.inputs, *model.params, *model.state, *model.outputs, LOSS, TARGETS, SEED}
+    cotangents: dict[str, Any] = {}  # by the outputs that they are of
     if not checked.loss.is_given:
         for name, ty in zip(model.outputs, forward.outputs, strict=True):
             if has_cotangent(ty):
-                cotangents[f"{name}.cotangent"] = relax.Var(f"{name}.cotangent", ty)
+                cotangents[name] = relax.Var(_unused(name, ".cotangent", taken), ty)
     derivative = Gradients(program, variables)
 
     def body(emitter: Emitter) -> Any:
@@ -132,7 +133,7 @@ def _gradient_proto(
             dtype = str(program.result.ty.fields[0].dtype)
             seed: list[Any] = [emitter.full(1.0, [], dtype), None, None]
         else:
-            given = [cotangents.get(f"{name}.cotangent") for name in model.outputs]
+            given = [cotangents.get(name) for name in model.outputs]
             seed = [map_leaves(emitter.lift, given), None]
         result, gradients = derivative.emit(emitter, seed)
         *losses, outputs, _ = result.fields
@@ -143,10 +144,17 @@ def _gradient_proto(
     targets = [TARGETS] if forward.targets is not None else []
     seeds = [SEED] if forward.seeded else []
     losses = [LOSS] if checked.loss.is_given else []
+    named = [cotangent.name for cotangent in cotangents.values()]
     return model_of_program(
         gradient,
-        [*model.inputs, *targets, *model.params, *model.state, *seeds, *cotangents],
-        [*losses, *model.outputs, *(f"{name}.grad" for name in checked.wrt)],
+        [*model.inputs, *targets, *model.params, *model.state, *seeds, *named],
+        [*losses, *model.outputs, *(_unused(name, ".grad", taken) for name in checked.wrt)],
         {**model.params, **model.state},
         opset,
     )
+
+
+def _unused(name: str, suffix: str, taken: Container[str]) -> str:
+    """A name with a suffix; with several, where the model is a gradient and has such a name."""
+    name += suffix
+    return _unused(name, suffix, taken) if name in taken else name

@@ -169,6 +169,13 @@ def test_dropouts_that_are_left_out_are_told_of():
     assert "feature_dropout.default) never drops" in note
 
 
+def test_half_precision():
+    net = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Linear(4, 2), nn.Tanh()).bfloat16()
+    x = draw(3, 2, 5).bfloat16()
+    back = gg.as_torch(gg.from_torch(net, x))
+    torch.testing.assert_close(back(x), net(x), rtol=0.02, atol=0.02)
+
+
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()

@@ -163,3 +163,24 @@ def test_arguments(options, tmp_path):
 def test_folder_that_does_not_exist(tmp_path):
     with pytest.raises(gg.ArgumentError, match="folder"):
         gg.gradient_to_onnx(gg.from_onnx(models.mlp((4, 3))), tmp_path / "no" / "g.onnx")
+
+
+def test_second_order_is_the_gradient_of_a_gradient(tmp_path):
+    """Products with the Hessian, as onnxruntime computes them, are those of `gg.hvp`."""
+    model = gg.from_onnx(models.mlp((4, 8, 3), activation="silu"))
+    gg.gradient_to_onnx(model, tmp_path / "first.onnx", loss="cross_entropy")
+    first = gg.from_onnx(tmp_path / "first.onnx")
+    gg.gradient_to_onnx(first, tmp_path / "second.onnx", wrt=list(model.params))
+    generator = np.random.default_rng(0)
+    batch = {"input": generator.standard_normal((5, 4), "float32"), "targets": np.arange(5) % 3}
+    vectors = {k: generator.standard_normal(p.shape, "float32") for k, p in model.params.items()}
+    seeds = {f"{name}.grad.cotangent": vector for name, vector in vectors.items()}
+    zeros = {
+        "loss.cotangent": np.zeros((), "float32"),
+        "logits.cotangent": np.zeros((5, 3), "float32"),
+    }
+    second = run(tmp_path / "second.onnx", batch | seeds | zeros)
+    _, gradients, products = gg.hvp(model, loss="cross_entropy")(batch, vectors)
+    for name, product in products.items():
+        np.testing.assert_allclose(second[f"{name}.grad"], gradients[name], atol=1e-6)
+        np.testing.assert_allclose(second[f"{name}.grad.grad"], product, atol=1e-6)

@@ -13,8 +13,8 @@ from .node import Node, converter
     "bmm.default",
 )
 def product(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """x y"""
-    return x @ y
+    """x y, added up in float32 of half precision."""
+    return (x @ y).astype(node.dtype)
 
 
 @converter("addmm.default", "addmv.default")
@@ -22,6 +22,6 @@ def sum_with_product(
     node: Node, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any
 ) -> Tensor:
     """β b + α x y"""
-    result = x @ y
+    result = (x @ y).astype(node.dtype)
     result = result if alpha == 1 else alpha * result
     return result + bias if beta == 1 else result + beta * bias

@@ -54,6 +54,7 @@ def convolution(
         y = conv_data_gradient(x, w, shape, window)
     else:
         y = conv(x, w, window)
+    y = y.astype(node.dtype)
     return y if bias is None else y + op.reshape(bias, [1, bias.shape[0], *[1] * rank])
 
 

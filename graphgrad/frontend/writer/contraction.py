@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from .graph import (
     static_extents,
     writes,
 )
+
+_MAX_TAPS = 64
+"""Taps of a kernel from whose number on its gradient is a convolution, and no product for each."""
 
 
 @writes("relax.matmul")
@@ -115,8 +119,42 @@ def spread(
 
 @writes("graphgrad.conv_data_gradient")
 def _convolution_data_gradient(site: Site) -> Any:
-    (ct, w, _), window = site.names, _window(site)
-    return spread(site, ct, w, window, site.static_shape_of(1)[2:], window.groups)
+    """A convolution with the kernel turned around, where windows lie side by side; else `spread`.
+
+    Runtimes take about half as long for a convolution as for its transpose.
+    """
+    graph, (ct, w, _), window = site.graph, site.names, _window(site)
+    kernel = site.static_shape_of(1)[2:]
+    given, extents = (static_extents(shape[2:]) for shape in (site.shape_of(0), site.shape))
+    reach = [gap * (k - 1) for gap, k in zip(window.dilation, kernel, strict=True)]
+    before = [far - pad for far, pad in zip(reach, window.padding[: window.rank], strict=True)]
+    sizes = zip(extents, given, before, reach, strict=True)
+    behind = [extent - count - pad + far for extent, count, pad, far in sizes]
+    if set(window.strides) != {1} or min(*before, *behind) < 0:
+        return spread(site, ct, w, window, kernel, window.groups)
+    return graph.node(
+        "Conv",
+        ct,
+        _turned(site, w, window, kernel),
+        dilations=list(window.dilation),
+        pads=[*before, *behind],
+        group=window.groups,
+    )
+
+
+def _turned(site: Site, w: str, window: Window, kernel: Sequence[int]) -> str:
+    """A kernel from outputs to inputs, its taps in the opposite order."""
+    graph, groups = site.graph, window.groups
+    outputs, channels = site.static_shape_of(1)[:2]
+    spatial = list(range(2, 2 + window.rank))
+    w = graph.reshape(w, [groups, outputs // groups, channels, *kernel])
+    w = graph.permute(w, [0, 2, 1, *(axis + 1 for axis in spatial)])
+    w = graph.reshape(w, [groups * channels, outputs // groups, *kernel])
+    if set(kernel) == {1}:
+        return w
+    last, backwards = graph.ints([-1] * window.rank), graph.ints([-1] * window.rank)
+    beginning = graph.ints([np.iinfo("int64").min] * window.rank)
+    return str(graph.node("Slice", w, last, beginning, graph.ints(spatial), backwards))
 
 
 @writes(*(f"relax.nn.conv{rank}d_transpose" for rank in (1, 2, 3)))
@@ -133,6 +171,41 @@ def _transposed_convolution(site: Site) -> Any:
 
 @writes("graphgrad.conv_weight_gradient")
 def _convolution_weight_gradient(site: Site) -> Any:
+    """For each tap of the kernel, the product of the cotangent with what the tap has read.
+
+    Both become matrices, whose common side is all windows of the batch: the shape that runtimes
+    multiply best. Each group has a product of its own.
+    """
+    graph, (x, ct, _) = site.graph, site.names
+    window, kernel = _window(site), static_extents(site.shape[2:])
+    if math.prod(kernel) > _MAX_TAPS:
+        return _convolution_with_cotangent(site)
+    groups, rank = window.groups, window.rank
+    batch, *rest = site.shape_of(0)
+    channels, *extents = static_extents(rest)
+    outputs, *steps = static_extents(site.shape_of(1)[1:])
+    windows = batch * math.prod(steps)
+    ct = graph.reshape(ct, [batch, groups, outputs // groups, math.prod(steps)])
+    ct = graph.reshape(graph.permute(ct, [1, 2, 0, 3]), [groups, outputs // groups, windows])
+    pads = pads_of(window, padding_behind(window, kernel, steps, extents))
+    if any(pads):
+        around = graph.ints([0, 0, *pads[:rank], 0, 0, *pads[rank:]])
+        x = graph.node("Pad", x, around, graph.constant(0.0, site.dtype))
+    x = graph.permute(x, [0, *range(2, 2 + rank), 1])
+    spatial, strides = graph.ints(range(1, 1 + rank)), graph.ints(window.strides)
+    products = []
+    for tap in np.ndindex(*kernel):
+        first = [gap * place for gap, place in zip(window.dilation, tap, strict=True)]
+        sizes = zip(first, steps, window.strides, strict=True)
+        end = [begin + (count - 1) * step + 1 for begin, count, step in sizes]
+        read = graph.node("Slice", x, graph.ints(first), graph.ints(end), spatial, strides)
+        read = graph.reshape(read, [windows, groups, channels // groups])
+        product = graph.node("MatMul", ct, graph.permute(read, [1, 0, 2]))
+        products.append(graph.reshape(product, [outputs, channels // groups, 1]))
+    return graph.reshape(graph.node("Concat", *products, axis=2), site.shape)
+
+
+def _convolution_with_cotangent(site: Site) -> Any:
     """A convolution of the data with the cotangent, whose windows step as the kernel's taps do.
 
     The batch is what is summed over, and so takes the place of the channels, group by group.
