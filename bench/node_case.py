@@ -30,7 +30,7 @@ NODES = "node"
 SETS = (NODES, "pytorch-converted", "pytorch-operator", "simple")
 """The sets of tests of the standard: of single operators, and of small models in files."""
 
-_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
 _QUANTIZED = {
     "ConvInteger",
@@ -99,8 +99,8 @@ def _stored(case: Any) -> StoredCase:
 def judge(name: str, kind: str = NODES) -> Verdict:
     """Run one test: import it, compare its outputs, and check its gradients in float64."""
     case = cases(kind)[name]
-    operator = _operator(case)
-    reason = _refusal(case)
+    operator = operator_of(case)
+    reason = refusal(case)
     if reason:
         return Verdict(name, operator, REFUSED, reason)
     try:
@@ -112,7 +112,7 @@ def judge(name: str, kind: str = NODES) -> Verdict:
     return Verdict(name, operator, status, reason)
 
 
-def _operator(case: Any) -> str:
+def operator_of(case: Any) -> str:
     """Return the operator that a test is of: that of its only node, or the test's own name."""
     nodes = case.model.graph.node
     return nodes[0].op_type if len(nodes) == 1 else _named_operator(case)
@@ -126,16 +126,16 @@ def _named_operator(case: Any) -> str:
     return str(plain.model.graph.node[0].op_type)
 
 
-def _refusal(case: Any) -> str:
+def refusal(case: Any) -> str:
     """Return why no gradient is asked for, by the closed list of the design; else nothing."""
     graph = case.model.graph
     types = [value.type for value in [*graph.input, *graph.output]]
     dtypes = {_dtype(ty) for ty in types}
-    if dtypes - _FLOATS - {"bool", *_integers()} or _operator(case) in _QUANTIZED:
+    if dtypes - FLOATS - {"bool", *_integers()} or operator_of(case) in _QUANTIZED:
         return "quantized or string types"
     if not (_floats(graph.input) and _floats(graph.output)):
         return "no float path"
-    return _REFUSED.get(_operator(case), "")
+    return _REFUSED.get(operator_of(case), "")
 
 
 def _integers() -> set[str]:
@@ -154,14 +154,14 @@ def _dtype(ty: Any) -> str:
 
 
 def _floats(values: Any) -> list[str]:
-    return [value.name for value in values if _dtype(value.type) in _FLOATS]
+    return [value.name for value in values if _dtype(value.type) in FLOATS]
 
 
 def _checked(case: Any) -> tuple[str, str]:
     """Check a test with the fewest constants with which there is something to differentiate."""
     refused: tuple[str, str] | None = None
     obstacle = ""
-    for model, inputs, reason in _imported(case):
+    for model, inputs, reason in imported(case):
         if model is None:
             obstacle = obstacle or reason
             continue
@@ -205,7 +205,7 @@ def _draws(node: Any) -> bool:
     return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
 
 
-def _imported(case: Any) -> Iterator[tuple[Any, list[np.ndarray], str]]:
+def imported(case: Any) -> Iterator[tuple[Any, list[np.ndarray], str]]:
     """Import a test's model as it is, and with settings that it takes as inputs as constants.
 
     Sequences are imported with as many tensors as the test's data hold, and of their shapes. Yields
@@ -277,7 +277,7 @@ def _difference(case: Any, outputs: Sequence[np.ndarray]) -> str:
         coarse = str(theirs.dtype) in ("float16", "bfloat16")
         tolerance = 1e-2 if coarse else max(case.rtol, 1e-5)
         absolute = 1e-2 if coarse else max(case.atol, 1e-6)
-        wide = [a.astype("float64") if str(a.dtype) in _FLOATS else a for a in (ours, theirs)]
+        wide = [a.astype("float64") if str(a.dtype) in FLOATS else a for a in (ours, theirs)]
         if not np.allclose(*wide, rtol=tolerance, atol=absolute, equal_nan=True):
             worst = np.nanmax(np.abs(wide[0] - wide[1])) if wide[0].dtype != bool else "booleans"
             return f"output {index} differs by up to {worst}"
@@ -288,7 +288,7 @@ def _gradient(module: Any, model: Any, arrays: list[np.ndarray]) -> tuple[str, s
     module, obstacles = promote_to_float64(module)
     if obstacles:
         return MISSING, f"promotion to float64: {obstacles[0]}"
-    wide = [a.astype("float64") if str(a.dtype) in _FLOATS else a for a in arrays]
+    wide = [a.astype("float64") if str(a.dtype) in FLOATS else a for a in arrays]
     params = module["main"].params
     wrt = [p.name for p, a in zip(params, wide, strict=True) if a.dtype == np.float64]
     if not wrt:
@@ -339,4 +339,4 @@ def _float_outputs(machine: Any) -> Callable[..., list[np.ndarray]]:
 
 def names(match: Callable[[str], Any], kind: str = NODES) -> Iterator[str]:
     """Yield the names of the tests of a set whose name or operator matches."""
-    return (name for name, case in cases(kind).items() if match(name) or match(_operator(case)))
+    return (name for name, case in cases(kind).items() if match(name) or match(operator_of(case)))

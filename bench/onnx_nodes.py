@@ -1,6 +1,7 @@
 """The tests of the ONNX standard: how many differentiate, and rightly.
 
     python bench/onnx_nodes.py [--set NAME] [--match REGEX] [--jobs N] [--json] [--show STATUS]
+    python bench/onnx_nodes.py --files ...  # gradients as ONNX files instead
 
 The sets are those of the installed onnx: "node" has tests of single operators, the others of small
 models. Every test is imported; its outputs are compared with those that the standard gives, and its
@@ -11,6 +12,13 @@ refused    there is nothing to differentiate: no float path, a derivative that i
            quantized or string types, a shape that depends on data
 missing    the operator is not imported, not lowered, or has no gradient
 wrong      outputs or gradients disagree, or the process died
+
+With --files the gradient by all floats is written by `gradient_to_onnx`, in the dtypes of the test,
+and run in onnxruntime, or in onnx's reference where that has no such operator. Besides those above:
+
+agree      what it computes is what `value_and_grad` computes
+unwritten  something in it is not written as ONNX
+alone      neither of them runs it
 """
 
 from __future__ import annotations
@@ -21,8 +29,10 @@ import sys
 import warnings
 from functools import partial
 
+import node_file
 from judges import add_arguments, judge_all, tell
 from node_case import NODES, SETS, STATUSES, cases, judge, names
+from node_file import judge_file
 
 
 def main() -> int:
@@ -31,15 +41,17 @@ def main() -> int:
     kind = arguments.set
     cases(kind)  # before the processes fork: collected once
     chosen = list(names(re.compile(arguments.match, re.IGNORECASE).search, kind))
-    verdicts = judge_all(chosen, partial(judge, kind=kind), arguments.jobs)
-    return tell(verdicts, STATUSES, arguments, "tests")
+    judge_one, statuses = (judge_file, node_file.STATUSES) if arguments.files else (judge, STATUSES)
+    verdicts = judge_all(chosen, partial(judge_one, kind=kind), arguments.jobs)
+    return tell(verdicts, statuses, arguments, "tests")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_arguments(parser, STATUSES)
+    add_arguments(parser, sorted({*STATUSES, *node_file.STATUSES}))
+    parser.add_argument("--files", action="store_true", help="judge gradients as ONNX files")
     parser.add_argument("--set", choices=SETS, default=NODES, help="default: %(default)s")
     return parser
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import node_case
+import node_file
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -39,3 +40,28 @@ def test_a_wrong_output_is_seen(monkeypatch):
     monkeypatch.setitem(node_case.cases(kind), name, spoilt)
     verdict = node_case.judge(name, kind)
     assert verdict.status == "wrong" and verdict.reason.startswith("forward: output 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("test_lstm_defaults", "agree"),
+        ("test_swiglu", "agree"),
+        ("test_cumprod_1d", "unwritten"),
+        ("test_and2d", "refused"),
+    ],
+)
+def test_gradient_as_a_file(name, status):
+    assert node_file.judge_file(name).status == status
+
+
+def test_a_file_that_computes_something_else_is_seen(monkeypatch):
+    run = node_file._run
+
+    def spoilt(proto, feeds):
+        found, runtime = run(proto, feeds)
+        return {name: 1.001 * array for name, array in found.items()}, runtime
+
+    monkeypatch.setattr(node_file, "_run", spoilt)
+    verdict = node_file.judge_file("test_sigmoid")
+    assert verdict.status == "wrong" and "onnxruntime" in verdict.reason
