@@ -16,6 +16,7 @@ from ...ir.branches import bindings_of
 from ...ir.program import Program
 from ...ir.tensor import type_shape
 from ...ir.visits import nodes_in
+from ..onnx_graph import output_names, readers
 from .graph import (
     LEAST_OPSETS,
     NEWEST_OPSET,
@@ -98,9 +99,10 @@ def model_of_program(
         for name, field in zip(outputs, program.result.fields, strict=True)
     ]
     initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    body = helper.make_graph(
-        graph.nodes, program.name, types, result_types, [*initializers, *graph.initializers]
-    )
+    body = helper.make_graph(graph.nodes, program.name, types, result_types, initializers)
+    # Attributes that became constants are not read where an op turned out to do nothing.
+    read = readers(body).keys() | output_names(body)
+    body.initializer.extend(tensor for tensor in graph.initializers if tensor.name in read)
     return _model(body, opset)
 
 
