@@ -158,7 +158,7 @@ def _model() -> gg.Model:
 
 def _write_model(folder: Path, first: int, last: int) -> None:
     model = _model()
-    limits = {"_MAX_FILE_BYTES": 0, "_MAX_INLINE_BYTES": 0}  # so that weights have their own file
+    limits = {"MAX_FILE_BYTES": 0, "_MAX_INLINE_BYTES": 0}  # so that weights have their own file
     with mock.patch.multiple(onnx_export, **limits):
         for version in range(first, last + 1):
             weights = {name: np.full_like(w, version) for name, w in model.params.items()}

@@ -153,7 +153,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 
 def test_a_model_too_large_for_a_file_keeps_its_weights_in_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "_MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(onnx_export, "MAX_FILE_BYTES", 100)
     monkeypatch.setattr(onnx_export, "_MAX_INLINE_BYTES", 0)
     runtime = peer("onnxruntime")
     model = training_model()
