@@ -47,6 +47,7 @@ def test_json_form(bench, contenders):
     assert model["contenders"]["graphgrad"]["ratio_to_graphgrad"] == 1
 
 
+@pytest.mark.slow
 def test_held_to_an_instruction_set(bench):
     """All contenders compute the same loss with fewer instructions; stock TVM knows of none."""
     peer("psutil")
@@ -65,6 +66,7 @@ def test_the_instruction_set_reaches_each_contender(step):
     assert step.held_to(None) == (step.CONTENDERS, {})
 
 
+@pytest.mark.slow
 def test_in_mixed_precision_each_competes_twice(bench):
     """All losses are equal, those in bfloat16 up to its rounding."""
     peer("psutil")

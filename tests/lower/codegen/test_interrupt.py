@@ -1,5 +1,6 @@
 """Ctrl-C while a program is compiled is a KeyboardInterrupt, and leaves nothing behind."""
 
+import inspect
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ def loss_of_a_new_step():
 
 
 class Profiled:
-    """Counts the calls of Python functions in the block; the one of number `end` raises."""
+    """Counts the calls of Python functions in the block; one of number `end` or later raises."""
 
     def __init__(self, end=-1, error=KeyboardInterrupt):
         self.calls, self._end, self._error = 0, end, error
@@ -36,8 +37,12 @@ class Profiled:
         sys.setprofile(None)
 
     def _on_event(self, frame, event, argument):
-        self.calls += event == "call"
-        if event == "call" and self.calls == self._end:
+        if event != "call":
+            return
+        self.calls += 1
+        # What is raised while a generator is closed is lost in Python: the next call has to do.
+        is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+        if 0 <= self._end <= self.calls and not is_generator:
             raise self._error
 
 
