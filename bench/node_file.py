@@ -48,6 +48,9 @@ def judge_file(name: str, kind: str = NODES) -> Verdict:
         wrt = [key for key, value in values.items() if str(value.dtype) in FLOATS]
         if not wrt:
             continue
+        if not all(array.size for array in arrays):
+            status, reason = REFUSED, "an empty input, which value_and_grad does not take"
+            continue
         try:
             status, reason = _compared(model, inputs, wrt)
         except gg.NotDifferentiableError as error:
