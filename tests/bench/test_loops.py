@@ -19,6 +19,7 @@ def loops():
     return loops
 
 
+@pytest.mark.slow
 def test_json_form(bench):
     peer("psutil")
     peer("torch")

@@ -38,6 +38,7 @@ def record(out: Path) -> dict:
 COMMAND = "import runpy; runpy.run_module('graphgrad', run_name='__main__')"
 
 
+@pytest.mark.slow
 def test_digits_by_default_and_convolutions_matter(tmp_path, python):
     """The main job, shortened: the ResNet learns, and less so without convolution gradients."""
     done = python.run(COMMAND, "train", "--epochs", "4", "--compare-frozen", "--out", tmp_path)

@@ -120,6 +120,7 @@ def digit_batches(count, size, dtype="float32"):
         yield x[chosen].astype(dtype), y[chosen].astype("int64")
 
 
+@pytest.mark.slow
 def test_a_hundred_steps_of_a_transformer_that_drops_values(tmp_path):
     model = gg.from_onnx(models.transformer_encoder(**SMALL))
     step, by_file = both(model, tmp_path, "cross_entropy", gg.optim.AdamW(3e-3))
