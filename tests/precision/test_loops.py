@@ -72,6 +72,13 @@ def by_numpy(x, w, h, cotangent, dtype):
     return np.stack(states[1:]), {"x": dx, "w": rounded(dw), "h": dh}
 
 
+def check_states(states, expected, dtype):
+    """Most are the same; one near the middle of two numbers may be rounded to the other."""
+    distances, ulp = abs(states - expected), float(ml_dtypes.finfo(dtype).eps)
+    assert distances.max() < 2 * ulp
+    assert np.median(distances) < ulp / 1000
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_states_and_gradients_are_those_of_rounded_products(dtype):
     mod = gg.transform.MixedPrecision(dtype)(module_of(recurrence, SHAPES))
@@ -80,11 +87,8 @@ def test_states_and_gradients_are_those_of_rounded_products(dtype):
     cotangent = np.random.default_rng(1).standard_normal((STEPS, BATCH, WIDTH)).astype("float32")
     states, gradients = machine["main_vjp"](*map(tvm.runtime.tensor, [*given.values(), cotangent]))
     expected, expected_gradients = by_numpy(**given, cotangent=cotangent, dtype=dtype)
-    # A value near the middle of two numbers may be rounded to the other one in float32.
     ulp = float(ml_dtypes.finfo(dtype).eps)
-    distances = abs(states.numpy() - expected)
-    assert distances.max() < 2 * ulp
-    assert np.median(distances) < ulp / 1000
+    check_states(states.numpy(), expected, dtype)
     for (name, wanted), got in zip(expected_gradients.items(), gradients, strict=True):
         distance = np.linalg.norm(got.numpy() - wanted) / np.linalg.norm(wanted)
         assert distance < ulp / 4, name
@@ -148,9 +152,10 @@ def test_pass_names_the_new_kernel_apart_from_functions_of_the_module():
     assert {"main", "scan", "scan1"} < {variable.name_hint for variable in mixed.get_global_vars()}
     tvm.ir.assert_structural_equal(mixed["scan1"], Other["scan1"])
     machine = relax.VirtualMachine(gg.compile(mixed), tvm.cpu())
-    states = machine["main"](*map(tvm.runtime.tensor, arrays().values())).numpy()
-    expected, _ = by_numpy(**arrays(), cotangent=states, dtype="bfloat16")
-    np.testing.assert_allclose(states, expected, atol=1e-2)
+    given = {key: 0.4 * array for key, array in arrays().items()}
+    states = machine["main"](*map(tvm.runtime.tensor, given.values())).numpy()
+    expected, _ = by_numpy(**given, cotangent=states, dtype="bfloat16")
+    check_states(states, expected, "bfloat16")
 
 
 def layer(kind):
