@@ -317,14 +317,14 @@ def _moved(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 def _compare(machine: Any, arrays: list[np.ndarray], generator: np.random.Generator) -> bool:
     """Check the gradients at some values; return whether all of them are zero."""
     function = _float_outputs(machine)
-    cotangents = [_cotangent(generator, output) for output in function(*arrays)]
+    cotangents = [cotangent_of(generator, output) for output in function(*arrays)]
     tensors = [to_tensor(array) for array in [*arrays, *cotangents]]
     gradients = flat(machine["main_vjp"](*tensors)[1])
     compare_gradients(function, arrays, cotangents, gradients, generator, "main")
     return not any(gradient.any() for gradient in gradients)
 
 
-def _cotangent(generator: np.random.Generator, output: np.ndarray) -> np.ndarray:
+def cotangent_of(generator: np.random.Generator, output: np.ndarray) -> np.ndarray:
     """Return a random cotangent; zero where the output is infinite, as that of a mask is."""
     return np.where(np.isfinite(output), generator.uniform(-1, 1, output.shape), 0.0)
 

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from judges import WRONG, Verdict, first_line
-from node_case import FLOATS, MISSING, NODES, REFUSED, cases, imported, operator_of, refusal
+from node_case import (
+    FLOATS,
+    MISSING,
+    NODES,
+    REFUSED,
+    cases,
+    cotangent_of,
+    imported,
+    operator_of,
+    refusal,
+)
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
 
@@ -71,16 +81,16 @@ def _compared(model: gg.Model, inputs: Arrays, wrt: list[str]) -> tuple[str, str
         except gg.ModelError as error:
             return UNWRITTEN, first_line(error, 1)
     generator = np.random.default_rng(0)
-    given = {value.name: value for value in proto.graph.input}
+    read = {value.name for value in proto.graph.input}
     outputs, _ = f(inputs, {})
     cotangents = {
-        name: _cotangent(generator, array)
+        name: cotangent_of(generator, array).astype(array.dtype)
         for name, array in outputs.items()
-        if f"{name}.cotangent" in given
+        if f"{name}.cotangent" in read
     }
     _, expected = f(inputs, cotangents)
     feeds = {**inputs, **{f"{name}.cotangent": ct for name, ct in cotangents.items()}}
-    feeds = {name: array for name, array in feeds.items() if name in given}
+    feeds = {name: array for name, array in feeds.items() if name in read}
     found, runtime = _run(proto, feeds)
     if found is None:
         return ALONE, runtime
@@ -95,12 +105,6 @@ def _compared(model: gg.Model, inputs: Arrays, wrt: list[str]) -> tuple[str, str
         if not same or distance > tolerance * max(np.linalg.norm(ours[both]), 1.0):
             return WRONG, f"{name} is {distance:.1e} away in {runtime}"
     return AGREE, runtime
-
-
-def _cotangent(generator: np.random.Generator, output: np.ndarray) -> np.ndarray:
-    """Return a random cotangent; zero where the output is infinite, as that of a mask is."""
-    values = generator.uniform(-1, 1, output.shape)
-    return np.where(np.isfinite(np.asarray(output, "float64")), values, 0.0).astype(output.dtype)
 
 
 def _run(proto: Any, feeds: Arrays) -> tuple[Arrays | None, str]:

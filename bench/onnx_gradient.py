@@ -52,7 +52,7 @@ def measure(batch: int, width: float, threads: int, rounds: int) -> dict[str, An
     runs = {
         "forward": Run(proto, {"input": x}, threads),
         "graphgrad": Run(ours, {"input": x, "logits.cotangent": cotangent}, threads),
-        "onnx_ad": Run(theirs, _given(theirs, {"input": x, **weights}, cotangent), threads),
+        "onnx_ad": Run(theirs, _feeds(theirs, {"input": x, **weights}, cotangent), threads),
     }
     distance = _distance(runs["graphgrad"].results(), runs["onnx_ad"].results(), model.params)
     if not distance <= GRADIENT_TOLERANCE:
@@ -102,8 +102,8 @@ def _by_weights(proto: onnx.ModelProto, weights: Any) -> onnx.ModelProto:
     return changed
 
 
-def _given(proto: onnx.ModelProto, arrays: Arrays, cotangent: np.ndarray) -> Arrays:
-    """Return what onnx-ad's model is fed: besides arrays, one direction of the cotangent."""
+def _feeds(proto: onnx.ModelProto, arrays: Arrays, cotangent: np.ndarray) -> Arrays:
+    """Return the inputs of onnx-ad's model: besides arrays, one direction of the cotangent."""
     names = [value.name for value in proto.graph.input]
     return {name: arrays.get(name, cotangent[..., None]) for name in names}
 
@@ -125,13 +125,13 @@ def main() -> None:
     parser.add_argument("--threads", type=positive, default=usable_cores())
     parser.add_argument("--rounds", type=positive, default=7)
     settings = parser.parse_args()
-    found = measure(settings.batch, settings.width, settings.threads, settings.rounds)
+    measured = measure(settings.batch, settings.width, settings.threads, settings.rounds)
     if settings.json:
         packages = versions(["graphgrad", "onnx-ad", "onnxruntime"])
-        result = {"benchmark": "onnx_gradient", **vars(settings), **found}
+        result = {"benchmark": "onnx_gradient", **vars(settings), **measured}
         print(json.dumps({**result, "machine": facts(), "versions": packages}))
         return
-    rows = [[n, f"{ms:.1f}", f"{found['ratio'][n]:.2f}"] for n, ms in found["ms"].items()]
+    rows = [[n, f"{ms:.1f}", f"{measured['ratio'][n]:.2f}"] for n, ms in measured["ms"].items()]
     print(table(["", "ms", "ratio"], rows))
 
 

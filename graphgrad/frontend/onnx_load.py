@@ -57,7 +57,7 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Run the checker of ONNX on a model that `load` has read.
+    """Run the checker of ONNX on a model whose tensors hold the data that they should.
 
     Raises
     ------

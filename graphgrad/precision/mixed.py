@@ -116,15 +116,21 @@ class _Rewriting:
         precision: Precision,
         weights: Collection[str],
         keep: Collection[str],
+        outside: _Rewriting | None = None,
     ):
         self._program = program
         self._precision = precision
         self._low = precision.dtype
         self._keep = set(keep)
-        # It knows the kernels, so that new ones get names of their own.
-        self._builder = relax.BlockBuilder(tvm.IRModule(program.kernels))
+        # A branch shares both with what is outside of it; the builder knows the kernels, so that
+        # new ones get names of their own.
+        self._kernels: dict[Any, Any] = (
+            dict(program.kernels) if outside is None else outside._kernels
+        )
+        self._builder: relax.BlockBuilder = (
+            relax.BlockBuilder(tvm.IRModule(self._kernels)) if outside is None else outside._builder
+        )
         self._bound: list[tuple[Any, Any]] = []
-        self._kernels = dict(program.kernels)
         self._span: Any = None
         # By variable: a `_Value` of a tensor, a list of those of a tuple, or the expression of
         # anything else.
@@ -241,10 +247,9 @@ class _Rewriting:
 
     def _branch(self, branch: Program) -> relax.SeqExpr:
         """A branch, whose results have the dtypes that they had."""
-        inner = _Rewriting(replace(branch, dataflow=False), self._precision, (), ())
+        inner = _Rewriting(replace(branch, dataflow=False), self._precision, (), (), self)
         # Outside of a branch, nobody can read a cast that it makes: it notes them in copies.
         inner._values = {param: _apart(self._values[param]) for param in branch.params}
-        inner._builder, inner._kernels = self._builder, self._kernels
         return inner.program().body()
 
     def _dtype_of(self, policy: Policy, tensors: Sequence[_Value]) -> str:

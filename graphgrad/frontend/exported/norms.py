@@ -54,11 +54,9 @@ def group_norm(
 ) -> list[Tensor]:
     """γ (x − μ) / √(σ² + ε) + β, with the statistics of groups of channels."""
     extent = x.shape[1]
-    ones, zeros = (node.full(value, [extent], x.dtype) for value in (1.0, 0.0))
     call = relax.op.nn.group_norm(
         x.expr,
-        (ones if gamma is None else gamma).expr,
-        (zeros if beta is None else beta).expr,
+        *_scale_and_shift(node, gamma, beta, [extent], x.dtype),
         num_groups=groups,
         channel_axis=1,
         axes=list(range(2, x.ndim)),
@@ -116,11 +114,9 @@ def _batch_norm(
     momentum: float,
     epsilon: float,
 ) -> list[Tensor]:
-    ones, zeros = (node.full(value, mean.shape, mean.dtype) for value in (1.0, 0.0))
     call = relax.op.nn.batch_norm(
         x.expr,
-        (ones if gamma is None else gamma).expr,
-        (zeros if beta is None else beta).expr,
+        *_scale_and_shift(node, gamma, beta, mean.shape, mean.dtype),
         mean.expr,
         variance.expr,
         axis=1,
@@ -129,6 +125,12 @@ def _batch_norm(
         training=training,
     )
     return node.emitter.emit(call)
+
+
+def _scale_and_shift(node: Node, gamma: Any, beta: Any, shape: list[Any], dtype: str) -> list[Any]:
+    """γ and β as expressions: 1 and 0 where they are left out."""
+    pairs = ((gamma, 1.0), (beta, 0.0))
+    return [(node.full(n, shape, dtype) if x is None else x).expr for x, n in pairs]
 
 
 @converter("dropout.default")
