@@ -80,9 +80,7 @@ def choose_storage(layout: Layout, program: Program) -> Layout:
     return replace(layout, storage=storage_of(program, layout.filters))
 
 
-def storage_of(
-    program: Program, filters: OrderOfFilters = orders.filters_last
-) -> dict[str, Order]:
+def storage_of(program: Program, filters: OrderOfFilters = orders.filters_last) -> dict[str, Order]:
     """The order of each parameter that a program reads only as weights of convolutions.
 
     Other parameters are left out. They are used otherwise too, or not at all, so they are stored as

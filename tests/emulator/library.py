@@ -57,7 +57,9 @@ class Library:
 def _strided(flat, form):
     """A flat array with the extents and strides of a form; it must lie within the array."""
     assert str(flat.dtype) == form.dtype
-    last = sum((extent - 1) * stride for extent, stride in zip(form.shape, form.strides, strict=True))
+    last = sum(
+        (extent - 1) * stride for extent, stride in zip(form.shape, form.strides, strict=True)
+    )
     assert last < flat.size
     strides = [stride * flat.itemsize for stride in form.strides]
     return np.lib.stride_tricks.as_strided(flat, form.shape, strides)

@@ -26,7 +26,7 @@ OLDEST = 90800
 _MESSAGE_BYTES = 1024
 
 
-class CudnnError(Exception):
+class CudnnError(RuntimeError):
     """cuDNN is missing or too old, or refuses something; says what."""
 
 
@@ -174,7 +174,7 @@ def library() -> Any:
         ) from error
     loaded.cudnnGetVersion.restype = ctypes.c_size_t
     loaded.cudnnGetErrorString.restype = ctypes.c_char_p
-    which = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    which: list[Any] = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
     loaded.cudnnBackendSetAttribute.argtypes = [*which, ctypes.c_void_p]
     loaded.cudnnBackendGetAttribute.argtypes = [*which, ctypes.c_void_p, ctypes.c_void_p]
     if (found := loaded.cudnnGetVersion()) < OLDEST:
@@ -231,7 +231,8 @@ class Descriptor:
             array: Any = ctypes.create_string_buffer(values, len(values))
         else:
             plain = [each.pointer if isinstance(each, Descriptor) else each for each in values]
-            array = (_HELD.get(type_, ctypes.c_int) * len(plain))(*plain)
+            held: Any = _HELD.get(type_, ctypes.c_int)
+            array = (held * len(plain))(*plain)
             self._parts.extend(each for each in values if isinstance(each, Descriptor))
         status = library().cudnnBackendSetAttribute(
             self._pointer, int(attribute), int(type_), len(values), array

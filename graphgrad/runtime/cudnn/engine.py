@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 
 from . import backend, plans
@@ -75,14 +76,12 @@ def compute(*arguments: Any) -> None:
 @functools.cache
 def _device(index: int) -> _Device:
     """A handle on a GPU, kept for the process."""
-    from tvm.runtime import device as tvm_device
-
     handle = ctypes.c_void_p()
     # A handle belongs to the device that is current; TVM makes the one of its tensors current.
     check(library().cudnnCreate(ctypes.byref(handle)), f"use the CUDA device {index}")
     properties = Descriptor(Kind.DEVICE_PROPERTIES)
     properties.set(Attribute.DEVICE_HANDLE, Type.HANDLE, [handle.value]).finish()
-    major, minor = tvm_device("cuda", index).compute_version.split(".")
+    major, minor = tvm.runtime.device("cuda", index).compute_version.split(".")
     return _Device(handle, properties, 10 * int(major) + int(minor))
 
 

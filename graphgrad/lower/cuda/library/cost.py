@@ -49,7 +49,7 @@ def seconds_by_library(plan: Plan) -> float:
     problem, rates = plan.problem, RATES[plan.architecture]
     rate = rates.single
     if _TENSOR_CORE in plan.notes:
-        rate = rates.tf32 if problem.output.dtype == "float32" else rates.half
+        rate = rates.tf32 if problem.inputs[0].dtype == "float32" else rates.half
     # A workspace is written and read once.
     moved = problem.bytes + 2 * plan.workspace
     return max(moved / rates.bytes, problem.operations / (rate * _LIBRARY_SHARE), rates.launch)

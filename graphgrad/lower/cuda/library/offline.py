@@ -16,6 +16,14 @@ from ....runtime.cudnn.problem import Problem
 from .devices import capability_of
 from .no_device import libraries
 
+WORKER = [
+    sys.executable,
+    "-c",
+    "import sys; sys.path.insert(0, sys.argv[1]); from cudnn.worker import main; main()",
+    str(Path(runtime.__file__).parent),
+]
+"""The command of the process that plans."""
+
 _known: dict[tuple[str, str], Plan | str] = {}
 """What is planned already, by the device and the problem."""
 
@@ -57,15 +65,13 @@ def _ask(
     """The answers of a process, as many as it has given, and the last that it has said."""
     asked = {
         "libraries": libraries(),
-        "runtime": str(Path(runtime.__file__).parent),
         "properties": dict(properties),
         "architecture": capability_of(properties),
         "limit": WORKSPACE_LIMIT,
         "problems": [problem.to_json() for problem in problems],
     }
-    worker = Path(__file__).with_name("worker.py")
     done = subprocess.run(
-        [sys.executable, str(worker)],
+        WORKER,
         input=json.dumps(asked),
         capture_output=True,
         text=True,

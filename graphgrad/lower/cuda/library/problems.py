@@ -82,12 +82,12 @@ def problem_of(call: relax.Call, operands: Sequence[View], tf32: bool) -> Proble
         return None
     inputs: list[TensorForm] = [form for form in forms if form is not None and 0 not in form.shape]
     result = TensorForm(tuple(output), strides_of(output), str(call.ty.dtype))
-    if len(inputs) < len(forms) or len({form.dtype for form in (*inputs, result)}) > 1:
+    if len(inputs) < len(forms) or inputs[0].dtype != inputs[1].dtype:
         return None
-    tf32 = tf32 and result.dtype == "float32"
-    if name == _PRODUCT:
+    tf32 = tf32 and inputs[0].dtype == "float32"
+    if name == _PRODUCT and result.dtype in (inputs[0].dtype, "float32"):
         return _product(inputs, result, tf32)
-    if name in _CONVOLUTIONS:
+    if name in _CONVOLUTIONS and result.dtype == inputs[0].dtype:
         return _convolution(_CONVOLUTIONS[name], call, inputs, result, tf32)
     return None
 
@@ -117,29 +117,51 @@ def _product(inputs: list[TensorForm], output: TensorForm, tf32: bool) -> Proble
         if tall is None:
             return None
         rows = prod(first.shape[:-1])
-        flat = TensorForm(
-            (1, rows, output.shape[-1]), (0, output.shape[-1], 1), output.dtype
-        )
-        return Problem(MATMUL, (tall, _stacked(second, 1)), flat, tf32)
-    rank = len(output.shape)
-    return Problem(MATMUL, (_stacked(first, rank), _stacked(second, rank)), output, tf32)
+        flat = TensorForm((1, rows, output.shape[-1]), (0, output.shape[-1], 1), output.dtype)
+        matrix = TensorForm((1, *second.shape), (prod(second.shape), *second.strides), second.dtype)
+        return Problem(MATMUL, (tall, matrix), flat, tf32)
+    stacks = [_stack(form) for form in (first, second, output)]
+    counts = {stack.shape[0] for stack in stacks if stack is not None}
+    # A stack of one matrix is multiplied by all of the other; other broadcasts are not served.
+    if None in stacks or len(counts - {1}) > 1 or (len(counts) > 1 and _spreads(first, second)):
+        return None
+    a, b, c = (stack for stack in stacks if stack is not None)
+    return Problem(MATMUL, (a, b), c, tf32)
+
+
+def _spreads(first: TensorForm, second: TensorForm) -> bool:
+    """Whether both stacks have more than one matrix."""
+    return min(prod(form.shape[:-_MATRIX]) for form in (first, second)) > 1
+
+
+def _joined(extents: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
+    """Several axes as one, its extent and stride; None if that is not even."""
+    count, step = extents[-1], strides[-1]
+    for extent, stride in zip(extents[-2::-1], strides[-2::-1], strict=True):
+        if extent > 1 and count > 1 and stride != count * step:
+            return None
+        step = step if count > 1 else stride
+        count *= extent
+    return count, step
 
 
 def _tall(form: TensorForm) -> TensorForm | None:
     """A stack of matrices as one of all their rows; None if its rows are not evenly spaced."""
-    rows, step = form.shape[-2], form.strides[-2]
-    for extent, stride in zip(form.shape[-3::-1], form.strides[-3::-1], strict=True):
-        if extent > 1 and stride != rows * step:
-            return None
-        rows *= extent
+    joined = _joined(form.shape[:-1], form.strides[:-1])
+    if joined is None:
+        return None
+    rows, step = joined
     return TensorForm((1, rows, form.shape[-1]), (rows * step, step, form.strides[-1]), form.dtype)
 
 
-def _stacked(form: TensorForm, rank: int) -> TensorForm:
-    """A stack of matrices with axes of extent 1 in front, up to a rank of at least 3."""
-    missing = max(rank, _MATRIX + 1) - len(form.shape)
-    whole = prod(form.shape)
-    return TensorForm((1,) * missing + form.shape, (whole,) * missing + form.strides, form.dtype)
+def _stack(form: TensorForm) -> TensorForm | None:
+    """A stack of matrices with one axis in front; None if they are not evenly spaced."""
+    outer = len(form.shape) - _MATRIX
+    joined = _joined(form.shape[:outer], form.strides[:outer]) if outer else (1, prod(form.shape))
+    if joined is None:
+        return None
+    count, step = joined
+    return TensorForm((count, *form.shape[outer:]), (step, *form.strides[outer:]), form.dtype)
 
 
 def _convolution(

@@ -6,6 +6,7 @@ result is the plan's workspace: memory that the program's own planner gives, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,6 @@ import tvm
 from tvm import relax
 
 from ....ir.calls import calls_op
-from ....ir.kernel_calls import variables_of
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from ....memory.effect_order import may_write
@@ -33,6 +33,9 @@ from .devices import profile_of
 from .offline import is_installed, plan_all
 from .problems import View, plain, problem_of, tensors_of
 
+SWITCH = "GRAPHGRAD_LIBRARIES"
+"""The environment variable that, set to 0, leaves all to kernels of ours."""
+
 declare_effects(NAME)  # so the planner of memory knows that the function keeps nothing
 
 
@@ -40,6 +43,8 @@ def absence(target: tvm.target.Target) -> str | None:
     """Why no library computes anything on a target; None if one does."""
     if str(target.kind.name) != "cuda":
         return "the target is no GPU of NVIDIA"
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 is set"
     if profile_of(arch_of(target)) is None:
         return f"nothing is known of GPUs of {arch_of(target)}"
     if not is_installed():
@@ -58,13 +63,13 @@ def call_libraries(
     """Have a library compute the contractions for which that is faster than a kernel of ours."""
     if absence(target) is not None:
         return mod
-    sites = _sites(mod, tf32)
+    found = sites_of(mod, tf32)
     profile = profile_of(arch_of(target))
     assert profile is not None
-    answers = plan_all([site.problem for site in sites.values()], profile)
+    answers = plan_all([site.problem for site in found.values()], profile)
     calls = {
         var: (answer, site.tensors)
-        for var, site in sites.items()
+        for var, site in found.items()
         if isinstance(answer := answers[site.problem], Plan) and library_pays(answer)
     }
     if not calls:
@@ -74,23 +79,26 @@ def call_libraries(
 
 
 @dataclass(frozen=True)
-class _Site:
+class Site:
     """A call that a library may compute, and the tensors in memory that its problem reads."""
 
     problem: Problem
     tensors: list[Any]
 
 
-def _sites(mod: tvm.IRModule, tf32: bool) -> dict[Any, _Site]:
+def sites_of(mod: tvm.IRModule, tf32: bool) -> dict[Any, Site]:
     """The calls of a module that a library may compute, by the variables that they are bound to."""
-    sites: dict[Any, _Site] = {}
+    sites: dict[Any, Site] = {}
 
     def find(bindings: Iterable[Any], bound: Mapping[Any, Any]) -> None:
         for binding in bindings:
-            views = [_unpermuted(tensor, bound) for tensor in tensors_of(binding.value)]
-            problem = problem_of(binding.value, views, tf32) if views else None
-            if problem is not None:
-                sites[binding.var] = _Site(problem, [view.tensor for view in views])
+            if not (tensors := tensors_of(binding.value)):
+                continue
+            for views in ([_unpermuted(x, bound) for x in tensors], [plain(x) for x in tensors]):
+                problem = problem_of(binding.value, views, tf32)
+                if problem is not None:
+                    sites[binding.var] = Site(problem, [view.tensor for view in views])
+                    break
 
     for func in mod.functions.values():
         if isinstance(func, relax.Function):
@@ -105,6 +113,7 @@ def _unpermuted(tensor: Any, bound: Mapping[Any, Any]) -> View:
     """A tensor as a view of the one that it is a permutation of."""
     view = plain(tensor)
     while calls_op(value := bound.get(view.tensor), PERMUTATION):
+        assert value is not None
         inner = axes_of_permutation(value)
         view = View(value.args[0], tuple(inner[axis] for axis in view.axes))
     return view
@@ -120,7 +129,7 @@ def _with_calls(func: relax.Function, calls: Mapping[Any, Any]) -> relax.Functio
 
     body = rebuilt(func.body, changed)
     blocks = drop_unread_permutations(list(body.blocks), func)
-    return relax.BlockBuilder().normalize(  # type: ignore[no-any-return]
+    return relax.BlockBuilder().normalize(
         replace_body(func, relax.SeqExpr(blocks, body.body, body.span))
     )
 
