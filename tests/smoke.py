@@ -56,6 +56,7 @@ lower/cpu/test_schedule.py
 lower/cpu/test_vector_math.py
 lower/cpu/winograd/test_form.py
 lower/cpu/winograd/test_nest.py::forward-1x8x8x16x16-1111
+lower/cuda/library/test_problems.py
 lower/cuda/test_schedule.py
 lower/cuda/test_stages.py
 lower/fusion/test_multi_output.py
