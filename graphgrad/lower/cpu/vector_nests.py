@@ -104,16 +104,16 @@ def serves(stage: Stage, processor: Processor) -> bool:
         return False
     if last.extent is None:
         return False
-    if selected:
-        return True
     strides = {stride(unclamped(load, last.var), last.var) for load in stage.loads}
     is_smooth = strides == {stride(load, last.var) for load in stage.loads} <= {
         0,
         1,
     } and has_uniform_conditions(stage, last)
+    if (selected or by_data) and is_smooth:  # whole vectors are left to TVM's primitives
+        return bool(last.extent % processor.lanes(stage.dtype))
+    if selected:
+        return True
     if by_data:
-        if is_smooth:  # whole vectors are left to TVM's primitives
-            return bool(last.extent % processor.lanes(stage.dtype))
         collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
         return stage.operations >= _MIN_OPERATIONS * len(collected)
     # A map under a condition on data would read one by one: no vector is without that condition.
