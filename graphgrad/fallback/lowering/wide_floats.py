@@ -359,6 +359,13 @@ def _bits_of(value: Expr, narrow: str) -> Expr:
     return (tirx.reinterpret("uint32", _rounded(value, narrow)) >> _DROPPED_BITS).astype("uint16")
 
 
+def is_rounded(value: Expr) -> bool:
+    """Whether a float32 is computed by rounding one to bfloat16."""
+    return isinstance(value, prim.Let) and bool(
+        tvm_ffi.structural_equal(value, _rounded(value.value, _NARROW))
+    )
+
+
 def _rounded(value: Expr, narrow: str) -> Expr:
     """A float32 rounded to the nearest narrow number, to the even one of two.
 
