@@ -21,8 +21,27 @@ OPSET = 17
 NEWEST_OPSET = 21
 
 
+ANYTHING = "anything"
+"""A name that stands for any tensor, where it is only asked whether something can be written."""
+
+
 class UnwritableError(Exception):
     """A call of an op that is known, with attributes or shapes at which it is not written."""
+
+
+class OpsetError(Exception):
+    """Something that a version of the default domain cannot say.
+
+    Parameters
+    ----------
+    what : str
+    least : int
+        The version that can.
+    """
+
+    def __init__(self, what: str, least: int):
+        super().__init__(what, least)
+        self.what, self.least = what, least
 
 
 class GraphWriter:
@@ -42,11 +61,16 @@ class GraphWriter:
         self.opset, self.kernels = opset, dict(kernels or {})
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self.places: set[str] = set()  # of maxima, see `window`
+        self.places = {ANYTHING}  # of maxima, see `window`
         self._taken = set(taken)
         self._constants: dict[Any, str] = {}
-        self._extents: dict[str, tuple[str, int]] = {}
+        self.extents: dict[str, tuple[str, int]] = {}  # inputs and axes that have them, by name
         self._hint = "value"
+
+    def require(self, opset: int, what: str) -> None:
+        """Raise `OpsetError` if the version is below one that can say something."""
+        if self.opset < opset:
+            raise OpsetError(what, opset)
 
     def hint(self, name: str) -> None:
         """Name the values that follow by this."""
@@ -85,12 +109,12 @@ class GraphWriter:
     @contextmanager
     def inside(self) -> Iterator[list[onnx.NodeProto]]:
         """Let what is added inside of the ``with`` block be the nodes of a graph in a node."""
-        outer, known, extents = self.nodes, dict(self._constants), dict(self._extents)
+        outer, known, extents = self.nodes, dict(self._constants), dict(self.extents)
         self.nodes = []
         try:
             yield self.nodes
         finally:
-            self.nodes, self._extents = outer, extents
+            self.nodes, self.extents = outer, extents
             # Constants stay what they are outside; what nodes inside compute does not.
             weights = {tensor.name for tensor in self.initializers}
             constants = self._constants.items()
@@ -106,14 +130,14 @@ class GraphWriter:
         """Let the symbolic extents of an input be read off its shape, where they are needed."""
         for axis, extent in enumerate(shape):
             if isinstance(extent, tvm.tirx.Var):
-                self._extents.setdefault(extent.name, (name, axis))
+                self.extents.setdefault(extent.name, (name, axis))
 
     def extent(self, value: Any) -> str:
         """The name of a vector of one int64: an extent, or an expression of symbolic ones."""
         if isinstance(value, int | tvm.tirx.IntImm):
             return self.ints([int(value)])
         if isinstance(value, tvm.tirx.Var):
-            name, axis = self._extents[value.name]
+            name, axis = self.extents[value.name]
             return self.once(
                 f"extent {value.name}",
                 lambda: self.node("Shape", name, start=axis, end=axis + 1),
@@ -140,6 +164,12 @@ class GraphWriter:
         if operator == "ReduceSum" or self.opset >= 18:
             return self.node(operator, x, self.ints(axes), keepdims=int(keepdims))
         return self.node(operator, x, axes=list(axes), keepdims=int(keepdims))
+
+    def is_infinite(self, x: str, dtype: str) -> str:
+        """Whether the elements are infinite."""
+        if dtype not in ("float32", "float64"):  # of others there is no IsInf before version 20
+            x = self.node("Cast", x, to=elem_type("float32"))
+        return str(self.node("IsInf", x))
 
     def scalar(self, extent: Any) -> str:
         """An extent as a scalar."""
@@ -248,17 +278,12 @@ Writer = Callable[[Site], Any]
 WRITERS: dict[str, Writer] = {}
 """The writers by the names of ops."""
 
-LEAST_OPSETS: dict[str, int] = {}
-"""The versions that ops need, where `OPSET` does not serve."""
 
-
-def writes(*names: str, opset: int = OPSET) -> Callable[[Writer], Writer]:
-    """Register the writer of some ops, for versions from `opset`."""
+def writes(*names: str) -> Callable[[Writer], Writer]:
+    """Register the writer of some ops."""
 
     def register(function: Writer) -> Writer:
         WRITERS.update(dict.fromkeys(names, function))
-        if opset > OPSET:
-            LEAST_OPSETS.update(dict.fromkeys(names, opset))
         return function
 
     return register
