@@ -89,6 +89,7 @@ registry/test_rules.py::relax.tanh-
 lower/codegen/cache/test_store.py
 report/test_coverage.py
 report/test_table.py
+runtime/cudnn/test_engine.py
 runtime/test_cores.py
 runtime/test_storage.py
 test_errors.py
