@@ -39,7 +39,7 @@ def call(made, a, b, output, workspace):
 
 
 def test_a_workspace_that_is_too_small(device):
-    with pytest.raises(CudnnError, match="wants 64 bytes of workspace, but .* with 32"):
+    with pytest.raises(CudnnError, match=r"wants 64 bytes of workspace, but .* with 32"):
         call(plan(), *tensors(6, 12, 8, workspace=32))
 
 
