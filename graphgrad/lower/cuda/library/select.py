@@ -71,8 +71,8 @@ def call_libraries(
     failures = [each for each in answers.values() if isinstance(each, str) and NO_PLAN not in each]
     if failures:
         warnings.warn(
-            f"cuDNN is installed, but fails to plan {len(failures)} of {len(answers)} contractions, "
-            f"which kernels of ours compute instead: {failures[0]}",
+            f"cuDNN is installed, but fails to plan {len(failures)} of {len(answers)} "
+            f"contractions, which kernels of ours compute instead: {failures[0]}",
             stacklevel=2,
         )
     calls = {
