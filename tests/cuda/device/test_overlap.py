@@ -33,7 +33,7 @@ def test_an_accumulator_of_its_own_is_overwritten(overlap):
 
 def test_a_shared_one_is_refused():
     x = tensor(1)
-    with pytest.raises(AliasError, match="'accumulator.x0' of 'main_vjp' is overwritten"):
+    with pytest.raises(AliasError, match=r"'accumulator\.x0' of 'main_vjp' is overwritten"):
         compiled("refuse")(x, tensor(2), x)
     np.testing.assert_array_equal(x.numpy(), 1)
 
