@@ -107,11 +107,11 @@ class Kernel:
     kind: str
     calls: int
     moved: list[Moved]
-    counts: Counter[str]
+    counts: dict[str, int]
     registers: int
 
     def number(self, *names: str) -> int:
-        return sum(self.counts[name] for name in names)
+        return sum(self.counts.get(name, 0) for name in names)
 
     @property
     def bytes(self) -> int:
@@ -207,7 +207,7 @@ def _kernels(
             _kind(functions[name], schedules[_scheduled_name(function)], counts),
             calls[function],
             list(_moved(functions[name], widths[name])),
-            counts,
+            dict(counts),
             weights[name].registers,
         )
 
@@ -239,7 +239,9 @@ def _accumulates(func: tirx.PrimFunc) -> bool:
 def _moved(func: tirx.PrimFunc, widths: disassembly.Widths) -> Iterator[Moved]:
     """Yield what a kernel moves: each tensor once as it is read, and once as it is written."""
     sizes = {
-        str(node.data.name): _size(node.buffer) for node in nodes_in(func.body, tirx.DeclBuffer)
+        str(declared.data.name): _size(declared.buffer)
+        for declared in nodes_in(func.body, tirx.DeclBuffer)
+        if declared.buffer.scope() == "global"
     }
     for (position, direction), counts in sorted(widths.items()):
         total = sum(width * count for width, count in counts.items())

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .loops import sequence
@@ -31,6 +32,19 @@ def replace_statements(
 ) -> SBlockRealize:
     """A kernel's outermost block with other statements, and other buffers of its own."""
     return replace_realized(root, body=sequence(*statements), alloc_buffers=list(buffers))
+
+
+def with_body(statement: tirx.For, body: Any) -> tirx.For:
+    """A loop with another body."""
+    return tirx.For(
+        statement.loop_var,
+        statement.min,
+        statement.extent,
+        statement.kind,
+        body,
+        statement.thread_binding,
+        statement.annotations,
+    )
 
 
 def rename_blocks(nest: Any, taken: set[str]) -> Any:

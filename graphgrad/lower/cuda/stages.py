@@ -22,11 +22,13 @@ from ...ir.kernel_structure import (
     stages,
     statements_of,
     static,
+    substitute_values,
 )
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
+from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import launches, reduction_of
 from .threads import one_thread_per_point
 
@@ -113,7 +115,7 @@ class _Kernel:
         assert nest_parts is not None
         loops, realize = nest_parts
         if not stage.reduced:
-            return [one_thread_per_point(loops, realize)], []
+            return [_map_launch(stage, loops, realize)], []
         epilogues = [
             epilogue
             for epilogue in epilogues_of(stage, self.stages, list(self.block.alloc_buffers))
@@ -168,6 +170,17 @@ class _Kernel:
         outside = [stage for i, stage in enumerate(self.stages) if i not in group]
         used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
         return [*self.func.params, *used]
+
+
+def _map_launch(stage: Stage, loops: list[Any], realize: Any) -> Any:
+    """The launch of a map, in which a thread computes as many elements as fill a wide access."""
+    lanes = lanes_of(loops, [*stage.loads, *stage.stores])
+    if lanes == 1:
+        return one_thread_per_point(loops, realize)
+    axes = [iterator.var for iterator in realize.block.iter_vars]
+    body = substitute_values(realize.block.body, dict(zip(axes, realize.iter_values, strict=True)))
+    outer, lane, values = split_lanes(loops, lanes)
+    return one_thread_per_point(outer, over_lanes(lane, lanes, substitute_values(body, values)))
 
 
 def _takes_each_once(reader: Stage, buffer: Any) -> bool:

@@ -29,7 +29,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
 
-from ...ir.kernel_rewrite import replace_block, replace_realized
+from ...ir.kernel_rewrite import replace_block, replace_realized, with_body
 from ...ir.kernel_structure import (
     Load,
     bound_values,
@@ -85,7 +85,7 @@ def sum_in_blocks(statement: Any, scope: str = "global") -> Any:
         updates = _updates(outer)
         if updates and _trips(updates[0].reduced) > 2 * _block_terms(updates):
             return _Blocks(outer, updates, scope).statement()
-    return _with_body(statement, sum_in_blocks(statement.body, scope))
+    return with_body(statement, sum_in_blocks(statement.body, scope))
 
 
 @dataclass(frozen=True)
@@ -373,16 +373,3 @@ def _zero(buffer: Any) -> Any:
 def _size(buffer: Any) -> int:
     """The size of a buffer in bytes."""
     return math.prod(map(int, buffer.shape)) * bits(str(buffer.dtype)) // 8
-
-
-def _with_body(statement: tirx.For, body: Any) -> tirx.For:
-    """A loop with another body."""
-    return tirx.For(
-        statement.loop_var,
-        statement.min,
-        statement.extent,
-        statement.kind,
-        body,
-        statement.thread_binding,
-        statement.annotations,
-    )
