@@ -59,12 +59,17 @@ def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
     extents = [static(each.extent) for each in loops]
     if None in extents or math.prod(extents) < _MIN_POINTS:  # type: ignore[arg-type]
         return 1
-    dtypes = {str(buffer_of(access).dtype) for access in accesses}
-    sizes = [_bytes(dtype) for dtype in dtypes if dtype in _DTYPES]
-    lanes = _WIDEST // min(sizes, default=_WIDEST)
+    lanes = wide_lanes(accesses)
     while lanes > 1 and math.prod(extents) % lanes:  # type: ignore[arg-type]
         lanes //= 2
     return lanes
+
+
+def wide_lanes(accesses: Iterable[Any]) -> int:
+    """How many elements of the narrowest of some tensors fill the widest access."""
+    dtypes = {str(buffer_of(access).dtype) for access in accesses}
+    sizes = [_bytes(dtype) for dtype in dtypes if dtype in _DTYPES]
+    return _WIDEST // min(sizes, default=_WIDEST)
 
 
 def split_lanes(loops: Sequence[Any], lanes: int) -> tuple[list[Any], Any, dict[Any, Any]]:

@@ -27,9 +27,11 @@ from ...ir.kernel_structure import (
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
+from .columns import columns_step
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .lanes import lanes_of, over_lanes, split_lanes
-from .reduction import launches, reduction_of
+from .reduction import Reduction, reduction_of
+from .rows import rows_step
 from .threads import one_thread_per_point
 
 _MAX_CHEAP_OPERATIONS = 16
@@ -170,6 +172,20 @@ class _Kernel:
         outside = [stage for i, stage in enumerate(self.stages) if i not in group]
         used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
         return [*self.func.params, *used]
+
+
+def launches(reduction: Reduction, name: str) -> Launches:
+    """The kernels that compute a reduction, in order, and the buffers between them."""
+    kernels: list[Any] = []
+    buffers: list[Any] = []
+    rest: Reduction | None = reduction
+    while rest is not None:
+        # What is left may be long itself, and is cut once more.
+        step = rows_step(rest, name) or columns_step(rest, name)
+        kernels.append(step.kernel)
+        buffers += step.buffers
+        rest = step.rest
+    return kernels, buffers
 
 
 def _map_launch(stage: Stage, loops: list[Any], realize: Any) -> Any:
