@@ -41,7 +41,7 @@ from tvm import relax, tirx
 from tvm.tirx.build import split_host_device_mods
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import Load, stages, stride, volume
+from graphgrad.ir.kernel_structure import stages, stride, volume
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
@@ -100,6 +100,7 @@ class Kernel:
         Its instructions.
     registers : int
         Of a thread.
+    threads : int
     """
 
     name: str
@@ -109,6 +110,7 @@ class Kernel:
     moved: list[Moved]
     counts: dict[str, int]
     registers: int
+    threads: int
 
     def number(self, *names: str) -> int:
         return sum(self.counts.get(name, 0) for name in names)
@@ -209,6 +211,7 @@ def _kernels(
             list(_moved(functions[name], widths[name])),
             dict(counts),
             weights[name].registers,
+            _threads(functions[name]),
         )
 
 
@@ -218,7 +221,22 @@ def _kind(func: tirx.PrimFunc, schedule: Schedule, counts: Counter[str]) -> str:
         return HANDMADE
     if counts["LDS"]:
         return CONTRACTION
-    return REDUCTION if _accumulates(func) else MAP
+    return REDUCTION if counts["SHFL"] or _loops(func) else MAP
+
+
+def _loops(func: tirx.PrimFunc) -> list[Any]:
+    """The loops of a thread of a kernel; those over lanes are straight code by now."""
+    loops = nodes_in(func.body, tirx.For)
+    return [each for each in loops if int(each.kind) == tirx.ForKind.SERIAL]
+
+
+def _threads(func: tirx.PrimFunc) -> int:
+    """The threads of a kernel."""
+    return math.prod(
+        int(launch.value)
+        for launch in nodes_in(func.body, tirx.AttrStmt)
+        if launch.attr_key == "thread_extent"
+    )
 
 
 def _scheduled_name(function: str) -> str:
@@ -226,18 +244,12 @@ def _scheduled_name(function: str) -> str:
     return function.removesuffix("_in_place")
 
 
-def _accumulates(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel stores to registers what it makes of them."""
-    return any(
-        load.source.name == store.buffer.name
-        for store in nodes_in(func.body, tirx.BufferStore)
-        if store.buffer.scope() == "local"
-        for load in nodes_in(store.value, Load)
-    )
-
-
 def _moved(func: tirx.PrimFunc, widths: disassembly.Widths) -> Iterator[Moved]:
-    """Yield what a kernel moves: each tensor once as it is read, and once as it is written."""
+    """Yield what a kernel moves: each tensor once as it is read, and once as it is written.
+
+    It moves no more of a tensor than the accesses of all its threads, in all trips of their loops.
+    """
+    runs = _threads(func) * math.prod(int(each.extent) for each in _loops(func))
     sizes = {
         str(declared.data.name): _size(declared.buffer)
         for declared in nodes_in(func.body, tirx.DeclBuffer)
@@ -247,7 +259,7 @@ def _moved(func: tirx.PrimFunc, widths: disassembly.Widths) -> Iterator[Moved]:
         total = sum(width * count for width, count in counts.items())
         wide = counts[WIDE] * WIDE / total
         name = str(func.params[position].name)
-        yield Moved(name, sizes[name], direction, wide)
+        yield Moved(name, min(sizes[name], runs * total), direction, wide)
 
 
 def _size(buffer: Any) -> int:
@@ -272,7 +284,9 @@ def shortfalls(step: Step) -> list[str]:
     for kernel in step.kernels:
         if kernel.kind != HANDMADE and (spills := kernel.number(*_SPILLS)):
             found.append(f"{kernel.name} spills: {spills} accesses of local memory")
-        if step.dtype != "float64" and (doubles := kernel.number(*_DOUBLES)):
+        # One thread computes a number of the step, such as the count of updates.
+        counts = step.dtype != "float64" and kernel.threads > 1
+        if counts and (doubles := kernel.number(*_DOUBLES)):
             found.append(f"{kernel.name} computes in float64: {doubles} instructions")
     shuffling = {kernel.function for kernel in step.kernels if kernel.number("SHFL")}
     called = {kernel.function for kernel in step.kernels}

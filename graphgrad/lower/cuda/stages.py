@@ -27,6 +27,7 @@ from ...ir.kernel_structure import (
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
+from ..kernels.joint_reductions import join_reductions
 from .columns import columns_step
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .lanes import lanes_of, over_lanes, split_lanes
@@ -50,7 +51,7 @@ def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFun
     if kernel_stages is None or not any(stage.reduced for stage in kernel_stages):
         return None
     sch = Schedule(func)
-    for stage in inline_maps(sch, _may_repeat, _MAX_READERS):
+    for stage in inline_maps(sch, may_repeat, _MAX_READERS):
         cut_long_sums(sch, stage)
     kernel = _Kernel(sch.mod["main"])
     for position, stage in enumerate(kernel.stages):
@@ -64,8 +65,8 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = Schedule(func)
-    inline_maps(sch, _may_repeat, _MAX_READERS)
-    return _Kernel(sch.mod["main"]).launched()
+    inline_maps(sch, may_repeat, _MAX_READERS)
+    return _Kernel(join_reductions(sch.mod["main"])).launched()
 
 
 class _Kernel:
@@ -223,5 +224,6 @@ def _index_of(load: Any, axis: Axis) -> int | None:
     return positions[0] if len(positions) == 1 else None
 
 
-def _may_repeat(_: Stage, operations: int) -> bool:
+def may_repeat(_: Stage, operations: int) -> bool:
+    """Whether a map may be computed more often than it has elements."""
     return operations <= _MAX_CHEAP_OPERATIONS
