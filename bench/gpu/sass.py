@@ -41,12 +41,13 @@ from tvm import relax, tirx
 from tvm.tirx.build import split_host_device_mods
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import stages, stride, volume
+from graphgrad.ir.kernel_structure import stages, static, volume
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.lower.cuda.lowering import PIPELINE
+from graphgrad.lower.cuda.reduction import along_terms
 from graphgrad.lower.cuda.schedule import Kernel as Schedule
 from graphgrad.lower.kernels.contraction import reuses_operands
 from graphgrad.train.forward import ResolvedLoss, inline_model
@@ -64,6 +65,9 @@ MIN_ROW_TERMS = 64
 
 _MAX_LISTED = 8
 """Kernels with narrow accesses that are named."""
+
+_MANY = 1 << 20
+"""What an unknown number of trips is taken for."""
 
 _WIDTHS = (8, 16, 32, 64, 128)
 _DOUBLES = ("DADD", "DMUL", "DFMA")
@@ -249,7 +253,7 @@ def _moved(func: tirx.PrimFunc, widths: disassembly.Widths) -> Iterator[Moved]:
 
     It moves no more of a tensor than the accesses of all its threads, in all trips of their loops.
     """
-    runs = _threads(func) * math.prod(int(each.extent) for each in _loops(func))
+    runs = _threads(func) * math.prod(static(each.extent) or _MANY for each in _loops(func))
     sizes = {
         str(declared.data.name): _size(declared.buffer)
         for declared in nodes_in(func.body, tirx.DeclBuffer)
@@ -273,7 +277,7 @@ def _reduces_rows(func: tirx.PrimFunc) -> bool:
         stage.reduced
         and not reuses_operands(stage)
         and volume(stage.reduced) >= MIN_ROW_TERMS
-        and any(stride(load, stage.reduced[-1].var) == 1 for load in stage.loads)
+        and along_terms(stage)
         for stage in stages(func) or []
     )
 

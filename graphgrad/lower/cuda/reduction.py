@@ -176,7 +176,7 @@ def reduction_of(
         initial,
         update,
         combiner(values, stage.stores, initial),
-        _along_terms(stage),
+        along_terms(stage),
         [substitute_values(load, index_values) for load in stage.loads],
     )
 
@@ -242,14 +242,23 @@ def results_of(reduction: Reduction) -> int:
     return volume(Axis(each.loop_var, static(each.extent), False) for each in reduction.spatial)
 
 
-def _along_terms(stage: Stage) -> bool:
-    """Whether consecutive terms are neighbors in memory, and consecutive results are not."""
+def along_terms(stage: Stage) -> bool:
+    """Whether consecutive terms are neighbors in memory, in most of what is read."""
     if not stage.spatial:
         return True
     result_var, term_var = stage.spatial[-1].var, stage.reduced[-1].var
-    return any(
-        stride(load, term_var) == 1 and stride(load, result_var) != 1 for load in stage.loads
-    )
+    in_results = in_terms = 0
+    for load in stage.loads:
+        if stride(load, result_var) == 1:
+            in_results += _size(load.source)
+        elif stride(load, term_var) == 1:
+            in_terms += _size(load.source)
+    return in_terms > in_results
+
+
+def _size(buffer: Any) -> int:
+    """The number of elements of a buffer; a symbolic extent counts as a long one."""
+    return volume(Axis(None, static(extent), False) for extent in buffer.shape)
 
 
 def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
