@@ -360,10 +360,10 @@ def _bits_of(value: Expr, narrow: str) -> Expr:
 
 
 def is_rounded(value: Expr) -> bool:
-    """Whether a float32 is computed by rounding one to bfloat16."""
-    return isinstance(value, prim.Let) and bool(
-        tvm_ffi.structural_equal(value, _rounded(value.value, _NARROW))
-    )
+    """Whether a value is a float32 that is rounded to bfloat16."""
+    if not isinstance(value, prim.Let) or str(value.value.ty) != _WIDE:
+        return False
+    return bool(tvm_ffi.structural_equal(value, _rounded(value.value, _NARROW)))
 
 
 def _rounded(value: Expr, narrow: str) -> Expr:
