@@ -212,7 +212,7 @@ def imported(case: Any) -> Iterator[tuple[Any, list[np.ndarray], str]]:
     the model and its inputs, or None and why it is not imported.
     """
     graph = case.model.graph
-    given = map(_array, case.data_sets[0][0])
+    given = map(array_of, case.data_sets[0][0])
     weights = {tensor.name for tensor in graph.initializer}  # older files list them among inputs
     inputs = [value for value in graph.input if value.name not in weights]
     arrays = dict(zip([value.name for value in inputs], given, strict=False))
@@ -240,10 +240,10 @@ def imported(case: Any) -> Iterator[tuple[Any, list[np.ndarray], str]]:
         yield model, [{**arrays, **elements}[name] for name in model.inputs], ""
 
 
-def _array(value: Any) -> np.ndarray | list[np.ndarray]:
+def array_of(value: Any) -> np.ndarray | list[np.ndarray]:
     """Return a value of a test's data; a list for a sequence. Some are given as ONNX tensors."""
     if isinstance(value, list):
-        return [np.asarray(_array(element)) for element in value]
+        return [np.asarray(array_of(element)) for element in value]
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     return np.asarray(value)
@@ -265,7 +265,7 @@ def _with_constants(model: Any, arrays: dict[str, Any], constants: set[str]) -> 
 
 def _difference(case: Any, outputs: Sequence[np.ndarray]) -> str:
     """Return how the outputs differ from those that the standard gives; nothing if they agree."""
-    given = [_array(value) for value in case.data_sets[0][1]]
+    given = [array_of(value) for value in case.data_sets[0][1]]
     expected = [a for value in given for a in (value if isinstance(value, list) else [value])]
     if any(isinstance(value, list) for value in given) and len(outputs) != len(expected):
         return f"there are {len(outputs)} tensors, expected {len(expected)}"

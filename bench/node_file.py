@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from judges import WRONG, Verdict, first_line
 from node_case import (
@@ -15,19 +16,23 @@ from node_case import (
     MISSING,
     NODES,
     REFUSED,
+    array_of,
     cases,
     cotangent_of,
     imported,
     operator_of,
     refusal,
 )
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
 
 import graphgrad as gg
+from graphgrad.check.promote import promote_to_float64
+from graphgrad.train.gradient_onnx import SEED
 
-AGREE, UNWRITTEN, ALONE = "agree", "unwritten", "alone"
-STATUSES = (AGREE, UNWRITTEN, ALONE, REFUSED, MISSING, WRONG)
+AGREE, REFERENCE, UNWRITTEN, ALONE = "agree", "reference", "unwritten", "alone"
+STATUSES = (AGREE, REFERENCE, UNWRITTEN, ALONE, REFUSED, MISSING, WRONG)
 
 _TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 """Largest distance of a gradient from another, to its norm; of half precision, 2e-2."""
@@ -42,16 +47,23 @@ _LACKS = (
 Arrays = Mapping[str, np.ndarray]
 
 
-def judge_file(name: str, kind: str = NODES) -> Verdict:
-    """Write the gradient of one test as a file, run that, and compare it with `value_and_grad`."""
+def judge_file(name: str, kind: str = NODES, wide: bool = False) -> Verdict:
+    """Write the gradient of one test as a file, run that, and compare it with `value_and_grad`.
+
+    With `wide` the test's model is promoted to float64.
+    """
     case = cases(kind)[name]
     reason = refusal(case)
     if reason:
         return Verdict(name, operator_of(case), REFUSED, reason)
     status, reason = REFUSED, "no float path"
-    for model, arrays, obstacle in imported(case):
-        if model is None:
-            status, reason = MISSING, f"import: {obstacle}"
+    for original, given, problem in imported(case):
+        if original is None:
+            status, reason = MISSING, f"import: {problem}"
+            continue
+        model, arrays, obstacle = _promoted(original, given) if wide else (original, given, "")
+        if obstacle:
+            status, reason = REFUSED, f"promotion to float64: {obstacle}"
             continue
         inputs = dict(zip(model.inputs, arrays, strict=True))
         values = {**inputs, **model.params}
@@ -62,7 +74,7 @@ def judge_file(name: str, kind: str = NODES) -> Verdict:
             status, reason = REFUSED, "an empty input, which value_and_grad does not take"
             continue
         try:
-            status, reason = _compared(model, inputs, wrt)
+            status, reason = _compared(model, inputs, wrt, _outputs_of(case, model))
         except gg.NotDifferentiableError as error:
             status, reason = REFUSED, first_line(error)
         except gg.MissingGradientError as error:
@@ -72,7 +84,29 @@ def judge_file(name: str, kind: str = NODES) -> Verdict:
     return Verdict(name, operator_of(case), status, reason)
 
 
-def _compared(model: gg.Model, inputs: Arrays, wrt: list[str]) -> tuple[str, str]:
+def _promoted(model: gg.Model, arrays: list[np.ndarray]) -> tuple[gg.Model, list[Any], str]:
+    """A model and its inputs in float64, and what of it stays in lower floats."""
+    module, obstacles = promote_to_float64(model.mod)
+    params, state = (
+        {name: _widened(array) for name, array in values.items()}
+        for values in (model.params, model.state)
+    )
+    promoted = gg.Model(module, params, state, outputs=model.outputs, frozen=model.frozen)
+    return promoted, [*map(_widened, arrays)], next(iter(obstacles), "")
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype("float64") if str(array.dtype) in FLOATS else array
+
+
+def _outputs_of(case: Any, model: gg.Model) -> Arrays:
+    """The outputs that the standard gives, by name; those of sequences in their order."""
+    given = [array_of(value) for value in case.data_sets[0][1]]
+    arrays = [a for value in given for a in (value if isinstance(value, list) else [value])]
+    return dict(zip(model.outputs, arrays, strict=False))
+
+
+def _compared(model: gg.Model, inputs: Arrays, wrt: list[str], outputs: Arrays) -> tuple[str, str]:
     f = gg.value_and_grad(model, wrt=wrt)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradient.onnx"
@@ -81,19 +115,22 @@ def _compared(model: gg.Model, inputs: Arrays, wrt: list[str]) -> tuple[str, str
         except gg.ModelError as error:
             return UNWRITTEN, first_line(error, 1)
     generator = np.random.default_rng(0)
-    read = {value.name for value in proto.graph.input}
-    outputs, _ = f(inputs, {})
+    types = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
     cotangents = {
-        name: cotangent_of(generator, array).astype(array.dtype)
+        name: cotangent_of(generator, array).astype(
+            helper.tensor_dtype_to_np_dtype(types[f"{name}.cotangent"])
+        )
         for name, array in outputs.items()
-        if f"{name}.cotangent" in read
+        if f"{name}.cotangent" in types
     }
     _, expected = f(inputs, cotangents)
-    feeds = {**inputs, **{f"{name}.cotangent": ct for name, ct in cotangents.items()}}
-    feeds = {name: array for name, array in feeds.items() if name in read}
-    found, runtime = _run(proto, feeds)
+    seed = {SEED: np.zeros((), "int64")}
+    feeds = {**inputs, **seed, **{f"{name}.cotangent": ct for name, ct in cotangents.items()}}
+    feeds = {name: array for name, array in feeds.items() if name in types}
+    found, refusal = _run(proto, feeds)
     if found is None:
-        return ALONE, runtime
+        return ALONE, refusal
+    runtime = "onnx's reference" if refusal else "onnxruntime"
     for name, gradient in expected.items():
         ours, theirs = (np.asarray(a, "float64") for a in (gradient, found[f"{name}.grad"]))
         tolerance = _TOLERANCES.get(str(gradient.dtype), 2e-2)
@@ -104,21 +141,32 @@ def _compared(model: gg.Model, inputs: Arrays, wrt: list[str]) -> tuple[str, str
         same = np.array_equal(np.isnan(ours), np.isnan(theirs))
         if not same or distance > tolerance * max(np.linalg.norm(ours[both]), 1.0):
             return WRONG, f"{name} is {distance:.1e} away in {runtime}"
-    return AGREE, runtime
+    return (REFERENCE, refusal) if refusal else (AGREE, "")
 
 
 def _run(proto: Any, feeds: Arrays) -> tuple[Arrays | None, str]:
-    """Return the results of a file and what has computed them; or None and why nothing has."""
+    """Return the results of a file, or None, and why onnxruntime has not computed them.
+
+    Then onnx's reference has, or has not either, for which the reason is there, too.
+    """
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except onnx.shape_inference.InferenceError as error:
+        return None, f"types: {first_line(error)}"
     names = [output.name for output in proto.graph.output]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-        return dict(zip(names, session.run(None, feeds), strict=True)), "onnxruntime"
+        return dict(zip(names, session.run(None, feeds), strict=True)), ""
     except _LACKS as error:
         reason = first_line(error)
+    except RuntimeError as error:
+        if "Numpy_type" not in str(error):
+            raise
+        reason = "onnxruntime in Python takes no bfloat16"
     try:
         results = ReferenceEvaluator(proto).run(None, feeds)
     except Exception as error:  # of any type, from operators that it has not either
         return None, f"{reason}; reference: {first_line(error)}"
-    return dict(zip(names, results, strict=True)), "onnx's reference"
+    return dict(zip(names, results, strict=True)), reason

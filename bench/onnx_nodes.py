@@ -1,7 +1,7 @@
 """The tests of the ONNX standard: how many differentiate, and rightly.
 
     python bench/onnx_nodes.py [--set NAME] [--match REGEX] [--jobs N] [--json] [--show STATUS]
-    python bench/onnx_nodes.py --files ...  # gradients as ONNX files instead
+    python bench/onnx_nodes.py --files [--float64] ...  # gradients as ONNX files instead
 
 The sets are those of the installed onnx: "node" has tests of single operators, the others of small
 models. Every test is imported; its outputs are compared with those that the standard gives, and its
@@ -13,10 +13,12 @@ refused    there is nothing to differentiate: no float path, a derivative that i
 missing    the operator is not imported, not lowered, or has no gradient
 wrong      outputs or gradients disagree, or the process died
 
-With --files the gradient by all floats is written by `gradient_to_onnx`, in the dtypes of the test,
-and run in onnxruntime, or in onnx's reference where that has no such operator. Besides those above:
+With --files the gradient by all floats is written by `gradient_to_onnx`, in the dtypes of the test
+or with --float64 promoted, and run in onnxruntime, or in onnx's reference where that refuses it.
+Besides those above:
 
-agree      what it computes is what `value_and_grad` computes
+agree      what onnxruntime computes is what `value_and_grad` computes
+reference  onnxruntime refuses the file; what onnx's reference computes agrees
 unwritten  something in it is not written as ONNX
 alone      neither of them runs it
 """
@@ -41,8 +43,11 @@ def main() -> int:
     kind = arguments.set
     cases(kind)  # before the processes fork: collected once
     chosen = list(names(re.compile(arguments.match, re.IGNORECASE).search, kind))
-    judge_one, statuses = (judge_file, node_file.STATUSES) if arguments.files else (judge, STATUSES)
-    verdicts = judge_all(chosen, partial(judge_one, kind=kind), arguments.jobs)
+    judge_one, statuses = partial(judge, kind=kind), STATUSES
+    if arguments.files:
+        judge_one = partial(judge_file, kind=kind, wide=arguments.float64)
+        statuses = node_file.STATUSES
+    verdicts = judge_all(chosen, judge_one, arguments.jobs)
     return tell(verdicts, statuses, arguments, "tests")
 
 
@@ -52,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_arguments(parser, sorted({*STATUSES, *node_file.STATUSES}))
     parser.add_argument("--files", action="store_true", help="judge gradients as ONNX files")
+    parser.add_argument("--float64", action="store_true", help="with --files: in float64")
     parser.add_argument("--set", choices=SETS, default=NODES, help="default: %(default)s")
     return parser
 

@@ -7,7 +7,7 @@ pass guards stays guarded: a load outside its tensor never happens, and 0 · ∞
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..errors import MissingGradientError, NotDifferentiableError, RuleError
 from ..ir.callables import location_of
 from . import intrinsics
 from .guarded import Guard, Guarded, GuardedSum, joined
+from .value_numbering import same
 from .walk import (
     Expr,
     Graph,
@@ -38,6 +39,10 @@ _MAX_TERMS = 4
 
 _EXTERNS = ("tirx.call_pure_extern", "tirx.call_extern")
 """Calls of a function by its name, their first argument."""
+
+
+_INVERSES = {"tirx.log": "tirx.exp", "tirx.exp": "tirx.log"}
+"""Functions with those that they undo."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +146,45 @@ def few(terms: list[Guarded]) -> list[Guarded]:
 
 
 def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
-    """The float nodes that depend on a load of an active tensor."""
+    """The float nodes that depend on a load of an active tensor; not those that are always zero."""
     active: set[int] = set()
+    zeros: set[int] = set()
     for node, parts in graph:
         if not is_float(node.ty):
             continue
-        if is_load(node):
+        if _is_zero(node, zeros):
+            zeros.add(identity(node))
+        elif is_load(node):
             if is_active(loaded_tensor(node)):
                 active.add(identity(node))
         elif any(identity(part) in active for part in parts):
             active.add(identity(node))
     return active
+
+
+def _is_zero(node: Expr, zeros: Container[int]) -> bool:
+    """Whether a node is zero but for rounding, whatever is read; `zeros` are known.
+
+    So are corrections, such as x - log(exp(x)) of what an exponential has rounded off: their
+    derivative is zero, and would take long to add up to that.
+    """
+    if isinstance(node, prim.FloatImm):
+        return float(node.value) == 0.0
+    if type(node) is prim.Sub:
+        a, b = _without_inverses(node.a), _without_inverses(node.b)
+        is_undone = not (a.same_as(node.a) and b.same_as(node.b))
+        return is_undone and same(a, b)
+    if type(node) is prim.Mul:
+        return identity(node.a) in zeros or identity(node.b) in zeros
+    choice = choice_of(node)
+    return choice is not None and all(identity(value) in zeros for value in choice[1:])
+
+
+def _without_inverses(value: Expr) -> Expr:
+    """The x of log(exp(x)) and exp(log(x)), however often; another value as it is."""
+    while called(value) in _INVERSES and called(value.args[0]) == _INVERSES[called(value)]:
+        value = value.args[0].args[0]
+    return value
 
 
 def _choices(node: Expr) -> list[tuple[Expr, Guard]]:

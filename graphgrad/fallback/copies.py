@@ -10,7 +10,17 @@ from tvm import te, tirx
 from .graph import STEPWISE, Operation, operations, outputs_of, rewritten
 from .kinds import Kind, kind_of
 from .views import read_through
-from .walk import choice_of, identity, inline_lets, is_load, loaded, postorder
+from .walk import (
+    Expr,
+    choice_of,
+    dtype_name,
+    identity,
+    inline_lets,
+    is_load,
+    loaded,
+    postorder,
+    substituted,
+)
 
 
 def read_through_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
@@ -36,6 +46,18 @@ def original(tensor: te.Tensor) -> te.Tensor:
             break
         tensor = source
     return tensor
+
+
+def copied_element(load: Expr) -> Expr:
+    """The load of the element that a load reads a copy of; itself if of none."""
+    while _is_copy(loaded(load)[0]):
+        tensor, indices = loaded(load)
+        pairs = [
+            (axis.var, index.astype(dtype_name(axis.var.ty)))
+            for axis, index in zip(tensor.op.axis, indices, strict=True)
+        ]
+        load = substituted(inline_lets(tensor.op.body[tensor.value_index]), pairs)
+    return load
 
 
 def _read_copy_sources(op: Operation) -> list[te.Tensor] | None:

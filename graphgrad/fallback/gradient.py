@@ -257,7 +257,7 @@ def _points(
         )
     bodies = items(op.body)
     if isinstance(bodies[0], tirx.Reduce):
-        return reduction_points(op, cotangents)
+        return reduction_points(op, cotangents, values)
     axes = stage_axes(op)
     at = [axis.var for axis in axes]
     return [

@@ -36,7 +36,7 @@ def _restate_scatter(op: Any) -> list[te.Tensor]:
         return [data]
     if reduction == "add":
         return [_added(indexing, data, index, updates, loop_shape)]
-    targets = _targets(indexing, shape, index, updates.shape, loop_shape)
+    targets = targets_of(indexing, shape, index, updates.shape, loop_shape)
     writes = Writes(_append_zero(data), targets, _flat(updates, targets, data, loop_shape))
     return [_in_shape(written(writes, reduction), shape)]
 
@@ -50,7 +50,7 @@ def _restate_walk(op: Any) -> list[te.Tensor]:
     loop_shape, shape = list(steps[0].shape), list(data.shape)
     if _is_empty([*shape, *loop_shape]):
         return [_zeros(loop_shape, str(data.dtype)), data]
-    targets = _targets(indexing, shape, index, loop_shape, loop_shape)
+    targets = targets_of(indexing, shape, index, loop_shape, loop_shape)
     flat_steps = [_flat(step, targets, data, loop_shape) for step in steps]
     if reverse:
         targets, *flat_steps = (_reversed(tensor) for tensor in (targets, *flat_steps))
@@ -91,7 +91,7 @@ def _added(
     return map_stage(data.shape, lambda *i: data(*i) + total(*i), name="scattered")
 
 
-def _targets(
+def targets_of(
     indexing: Indexing,
     shape: Sequence[Dimension],
     index: te.Tensor | None,

@@ -17,10 +17,14 @@ from ..layout.rule import along_axis, layout_rule
 from .define import OPAQUE
 from .indexing import Indexing, gather, outside_value, within
 from .legalize import checked_axis, legalization
-from .opaque_kernel import Nest, extern, fill
+from .opaque_kernel import KERNEL, Nest, extern, fill
 
 _MAX_DOUBLINGS = 40
 """Doublings of a run's length along an axis of symbolic extent: enough for 2⁴⁰ ≈ 10¹² elements."""
+
+
+ORDER = f"{KERNEL}order"
+"""The tag of the stage of `order`, whose second output is left undefined."""
 
 
 def order(x: te.Tensor, axis: int, descending: bool) -> te.Tensor:
@@ -34,7 +38,8 @@ def order(x: te.Tensor, axis: int, descending: bool) -> te.Tensor:
         (values,), (indices, spare) = ins, outs
         return _MergeSort(values, indices, spare, axis, descending).build()
 
-    sorted_indices, _ = extern("order", [x.shape, x.shape], ["int64", "int64"], [x], build)
+    shapes, attributes = [x.shape, x.shape], {"axis": axis, "descending": descending}
+    sorted_indices, _ = extern("order", shapes, ["int64", "int64"], [x], build, attributes)
     return sorted_indices
 
 

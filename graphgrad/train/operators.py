@@ -25,7 +25,7 @@ def in_operators(program: Program) -> Program:
         Some cannot be; names all of them.
     """
     kernels = dict(program.kernels)
-    problems: dict[str, list[str]] = {}
+    problems: dict[tuple[str, str], list[str]] = {}  # places by names of ops, and why
 
     def branch_stated(branch: relax.SeqExpr, origin: str) -> relax.SeqExpr:
         bindings = [b for var, value in bindings_of(branch) for b in stated(var, value, origin)]
@@ -41,9 +41,10 @@ def in_operators(program: Program) -> Program:
         if isinstance(value, relax.If):
             branches = (branch_stated(b, origin) for b in (value.true_branch, value.false_branch))
             return [(var, relax.If(value.cond, *branches, span=value.span))]
-        name = unwritable(value, kernels)
-        if name is None:
+        obstacle = unwritable(var, value, kernels)
+        if obstacle is None:
             return [(var, value)]
+        name, reason = obstacle
         origin = origin or op_name(value)
         try:
             # Without tensors there is nothing that a statement could begin with.
@@ -52,7 +53,7 @@ def in_operators(program: Program) -> Program:
                 raise MissingGradientError(name)
             form = written_out(derive_rule(value, kernels), var, value)
         except (MissingGradientError, LoweringError):
-            problems.setdefault(origin, []).append(location(var, value))
+            problems.setdefault((origin, reason), []).append(location(var, value))
             return [(var, value)]
         kernels.update(form.kernels)
         return [binding for inner in form.bindings for binding in stated(*inner, origin)]
@@ -60,8 +61,8 @@ def in_operators(program: Program) -> Program:
     bindings = [binding for var, value in program.bindings for binding in stated(var, value, "")]
     if problems:
         lines = [
-            f"  {name} ×{len(places)}: {', '.join(dict.fromkeys(places))}"
-            for name, places in sorted(problems.items())
+            f"  {name} ×{len(places)}: {', '.join(dict.fromkeys(places))} ({reason})"
+            for (name, reason), places in sorted(problems.items())
         ]
         raise ModelError(
             f"{len(problems)} op(s) of the gradient are not written as ONNX, as they are kernels "

@@ -82,7 +82,7 @@ def step_to_onnx(
     MissingGradientError
         Some ops have no gradient; the error lists all of them.
     ModelError
-        Some ops are not written as ONNX, such as sorts. The error lists all of them, with their
+        Some ops are not written as ONNX. The error lists all of them and why, with their
         nodes, and no file is touched.
     OutputError
         The file cannot be written; one of the same name is untouched.

@@ -47,7 +47,10 @@ def test_a_wrong_output_is_seen(monkeypatch):
     [
         ("test_lstm_defaults", "agree"),
         ("test_swiglu", "agree"),
-        ("test_cumprod_1d", "unwritten"),
+        ("test_cumprod_1d", "agree"),
+        ("test_training_dropout", "agree"),
+        ("test_compress_bfloat16", "reference"),
+        ("test_scan_sum", "unwritten"),
         ("test_and2d", "refused"),
     ],
 )

@@ -98,6 +98,31 @@ def zero(like):
     return constant(0.0, like)
 
 
+CORRECTIONS = {
+    "of an exponential": lambda x: x - te.log(te.exp(x)),
+    "of a logarithm": lambda x: te.exp(te.log(te.exp(x))) - te.exp(x),
+    "scaled": lambda x: te.exp(x) * (x - te.log(te.exp(x))) * 3.0,
+    "chosen": lambda x: tirx.Select(x < zero(x), zero(x), x * (x - te.log(te.exp(x)))),
+}
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_corrections_of_rounding_have_no_derivative(name):
+    """Not even where what is corrected is infinite."""
+    xs = np.array([-3.0, 0.0, 0.7, 800.0])
+    ((by_x, _),) = gradients(
+        [lambda x, y: CORRECTIONS[name](x) + 2.0 * x + y], "float64", xs, xs, compiled=False
+    )
+    np.testing.assert_array_equal(by_x, np.full(4, 2.0))
+
+
+def test_differences_that_are_no_corrections_have_derivatives():
+    bodies = [lambda x, y: x - te.log(te.exp(y)), lambda x, y: x - te.log(te.log(te.exp(x) + 3.0))]
+    (first, second) = gradients(bodies, "float64", compiled=False)
+    np.testing.assert_allclose(first[1], -1, rtol=1e-12)
+    assert (np.abs(second[0] - 1) > 1e-3).all()
+
+
 MASKED = {
     "select": lambda x, y: tirx.Select(x > zero(x), te.sqrt(x) * y, zero(x)),
     "choice": lambda x, y: tirx.if_then_else(x > zero(x), te.log(x) * y, zero(x)),

@@ -3,19 +3,19 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from tvm import tirx
+from tvm import te, tirx
 
 import graphgrad as gg
 from graphgrad import models
 from tests import torch_export
 from tests import torch_image_nets as images
 from tests import torch_sequence_nets as sequences
-from tests.frontend.graphs import model_of, random
+from tests.frontend.graphs import random
 from tests.models import test_exported_families as families
 from tests.models.test_second_order import build
 from tests.peers import peer
+from tests.running import function
 from tests.train.test_dropout import network
 from tests.train.test_loss import SETTINGS, identity
 
@@ -36,9 +36,9 @@ def run(path, feeds):
     return dict(zip(names, runner.run(None, feeds), strict=True))
 
 
-def _case(family):
+def _case(family, quick=QUICK):
     name = family if isinstance(family, str) else family.__name__
-    marks = () if family in QUICK else pytest.mark.slow
+    marks = () if family in quick else pytest.mark.slow
     return pytest.param(family, id=name, marks=marks)
 
 
@@ -141,11 +141,13 @@ def test_dropouts_drop_what_ours_drop(tmp_path):
 def test_kernels_are_refused_by_name_and_nothing_is_written(tmp_path):
     path = tmp_path / "gradient.onnx"
     path.write_bytes(b"before")
-    node = helper.make_node("ScatterElements", ["x", "index", "x"], ["y"], "put", axis=0)
-    index = {"index": np.array([[1, 0], [0, 1]], "int64")}
-    model = gg.from_onnx(model_of([node], {"x": [2, 2]}, {"y": [2, 2]}, index))
-    with pytest.raises(gg.ModelError, match=r"scatter_swap ×1: put"):
-        gg.gradient_to_onnx(model, path, wrt="x")
+
+    def next_one(x):
+        return te.compute(x.shape, lambda n: tirx.nextafter(x[n], x[n] + 1), name="next_one")
+
+    mod = function(lambda b, x: b.emit_te(next_one, x), ((4,), "float32"))
+    with pytest.raises(gg.ModelError, match=r"next_one\) ×1: .* \(tirx.nextafter\)"):
+        gg.gradient_to_onnx(gg.Model(mod, {}), path, wrt="x0")
     assert path.read_bytes() == b"before"
 
 
@@ -184,3 +186,28 @@ def test_second_order_is_the_gradient_of_a_gradient(tmp_path):
     for name, product in products.items():
         np.testing.assert_allclose(second[f"{name}.grad"], gradients[name], atol=1e-6)
         np.testing.assert_allclose(second[f"{name}.grad.grad"], product, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", [_case(family, [sequences.graph]) for family in FAMILIES])
+def test_second_order_of_families(family, tmp_path):
+    net, inputs, model, training = exported(family)
+    names = [name for name, _ in net.named_parameters()]
+    (output,) = model.outputs
+    gg.gradient_to_onnx(model, tmp_path / "first.onnx", wrt=names, training=training)
+    first = gg.from_onnx(tmp_path / "first.onnx")
+    gg.gradient_to_onnx(first, tmp_path / "second.onnx", wrt=names)
+    onnx.checker.check_model(str(tmp_path / "second.onnx"), full_check=True)
+    cotangent = families.cotangent_of(net, inputs).float().numpy()
+    arrays = {name: tensor.detach().numpy() for name, tensor in inputs.items()}
+    generator = np.random.default_rng(0)
+    vectors = {n: generator.standard_normal(model.params[n].shape, "float32") for n in names}
+    feeds = {
+        **arrays,
+        f"{output}.cotangent": cotangent,
+        f"{output}.cotangent.cotangent": np.zeros_like(cotangent),
+        **{f"{name}.grad.cotangent": vector for name, vector in vectors.items()},
+    }
+    given = run(tmp_path / "second.onnx", feeds)
+    products = gg.hvp(model, wrt=names, training=training)(arrays, vectors, cotangent)[2]
+    error = {name: given[f"{name}.grad.grad"] - products[name] for name in names}
+    assert families.norm(error) <= 1e-5 * families.norm(products)

@@ -59,6 +59,14 @@ def scatter_elements(op: Any) -> list[te.Tensor] | None:
     return None
 
 
+def written_extreme(op: Any) -> str | None:
+    """Which of minima and maxima a stage scatters into a vector; None for other stages."""
+    if str(op.tag) != "scatter_elements.generic" or len(op.output(0).shape) != 1:
+        return None
+    modes = (m for m in _EXTREMES if same_stage(op, topi.scatter_elements(*op.inputs, 0, m)))
+    return next(modes, None)
+
+
 def scatter_nd(op: Any) -> list[te.Tensor] | None:
     """y = x, then y[indices[:, t]] = f(y[indices[:, t]], updates[t]) for each t"""
     data, indices, updates = op.inputs
@@ -198,8 +206,7 @@ def _last_writes(data: te.Tensor, targets: te.Tensor) -> te.Tensor:
         (element_count(data.shape),), lambda _: tirx.const(-1, _INDEX), name="none"
     )
     numbers = map_stage(targets.shape, lambda t: t.astype(_INDEX), name="numbers")
-    # The writes happen in order, so the number that stays is the last one.
-    return topi.scatter_elements(unwritten, targets, numbers, 0, "update")
+    return topi.scatter_elements(unwritten, targets, numbers, 0, "max")
 
 
 def _first_extremes(writes: Writes, mode: str) -> te.Tensor:

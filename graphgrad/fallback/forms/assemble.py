@@ -17,6 +17,7 @@ from ..walk import Expr, dtype_name
 from .cancellation import drop_canceling
 from .derive import derived
 from .piecewise import affine_pieces
+from .rolled import rolled
 
 _MAX_MAPS_BEHIND = 2
 """Maps that may stand behind a reduction: of a mean a division and a cast."""
@@ -40,7 +41,7 @@ def assembled(
     """
     stages: list[te.Tensor] = []
     scatters: list[Scatter] = []
-    for part in parts:
+    for part in rolled(parts):
         if isinstance(part, te.Tensor):
             stages.append(part)
             continue

@@ -359,6 +359,13 @@ def _bits_of(value: Expr, narrow: str) -> Expr:
     return (tirx.reinterpret("uint32", _rounded(value, narrow)) >> _DROPPED_BITS).astype("uint16")
 
 
+def is_rounded(value: Expr) -> bool:
+    """Whether a value is a float32 that is rounded to bfloat16."""
+    if not isinstance(value, prim.Let) or str(value.value.ty) != _WIDE:
+        return False
+    return bool(tvm_ffi.structural_equal(value, _rounded(value.value, _NARROW)))
+
+
 def _rounded(value: Expr, narrow: str) -> Expr:
     """A float32 rounded to the nearest narrow number, to the even one of two.
 

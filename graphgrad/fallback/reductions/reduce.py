@@ -17,9 +17,10 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
+from tvm.ir import prim
 
 from ...errors import MissingGradientError
-from ..backprop import wide, widened
+from ..backprop import is_float, wide, widened
 from ..constants import integer_value, is_true
 from ..graph import listed
 from ..guarded import Guard, Guarded
@@ -28,9 +29,12 @@ from ..indices.row_major import raveled
 from ..kinds import Kind, map_stage, marked
 from ..walk import (
     Expr,
+    choice_of,
+    contain,
     depend,
     identity,
     inline_lets,
+    is_load,
     items,
     substituted,
 )
@@ -65,7 +69,9 @@ class Point:
     value: Expr | None = None
 
 
-def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
+def reduction_points(
+    op: Any, cotangents: Sequence[te.Tensor | None], values: Sequence[te.Tensor | None] = ()
+) -> list[Point]:
     """The expressions that a reduction evaluates, with their cotangents.
 
     Components whose combination is not known here are left out: see `reduce_restated`.
@@ -76,8 +82,10 @@ def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Po
         Whose bodies are reductions.
     cotangents : sequence of Tensor or None
         One per output.
+    values : sequence of Tensor or None, optional
+        Outputs that may be read.
     """
-    return Reduction(op, cotangents).points()
+    return Reduction(op, cotangents, values).points()
 
 
 def stage_axes(op: Any) -> list[Axis]:
@@ -96,13 +104,18 @@ class Reduction:
         Components of what is reduced, and of what the result starts from.
     condition : Expr or None
         When an element counts; None if always.
-    cotangents : dict
+    cotangents, values : dict
         Of the components that have one, by their numbers.
     groups : list of (list of int, Combination)
         The components that those depend on, and how they are combined.
     """
 
-    def __init__(self, op: Any, cotangents: Sequence[te.Tensor | None]):
+    def __init__(
+        self,
+        op: Any,
+        cotangents: Sequence[te.Tensor | None],
+        values: Sequence[te.Tensor | None] = (),
+    ):
         self.op = op
         self.axes = stage_axes(op)
         self.shape = [axis.extent for axis in self.axes[: len(op.axis)]]
@@ -120,11 +133,9 @@ class Reduction:
         ]
         self.condition = None if is_true(body.condition) else body.condition
         # Outputs may name the components in any order, or only some of them.
-        self.cotangents = {
-            int(result.value_index): cotangent
-            for result, cotangent in zip(op.body, cotangents, strict=True)
-            if cotangent is not None
-        }
+        components = [int(result.value_index) for result in op.body]
+        self.cotangents = _present(components, cotangents)
+        self.values = _present(components, values)
         groups = self.combiner.groups(self.cotangents)
         self.groups = [(group, self.combiner.combination(group)) for group in groups]
 
@@ -235,10 +246,13 @@ class Reduction:
 
         That one is found by a reduction of its own, of pairs (value, position). Where such a pair
         is one integer, that is a maximum like any other. Elements are not compared with the
-        extreme: computed again, by another kernel, they may be rounded to something else.
+        extreme unless they are read: computed again, by another kernel, they may be rounded to
+        something else.
         """
         (component,) = group
         largest = combination is Combination.LARGEST
+        if component in self.values and _is_read(self.sources[component]):
+            return self._guarded(group, self._position_of(component))
         if self._may_be_packed(component):
             return self._guarded(group, self._packed_position(component, largest))
 
@@ -255,6 +269,15 @@ class Reduction:
         value = self.sources[component]
         start = tirx.const(-math.inf if largest else math.inf, str(value.ty))
         return self._at_position(group, choose, [value], [start])
+
+    def _position_of(self, component: int) -> te.Tensor:
+        """The position of the first element that is the result, or NaN as the result is then."""
+        element = widened(self.sources[component])
+        result = widened(self.values[component](*self.spatial))
+        last = tirx.max_value(self._position_dtype)
+        is_result = tirx.any(tirx.EQ(element, result), tirx.isnan(element))
+        position = tirx.Select(is_result, self._position(), last)
+        return self._reduced(te.min, self._mask_elements([position], [last]), "position")[0]
 
     @property
     def _position_dtype(self) -> str:
@@ -394,6 +417,23 @@ class Reduction:
                 tuple(self.shape), body, name=f"{self.op.name}_{name}", attrs=marked(Kind.REDUCE)
             )
         )
+
+
+def _present(
+    components: Sequence[int], tensors: Sequence[te.Tensor | None]
+) -> dict[int, te.Tensor]:
+    """The tensors that are not None, by the component that each belongs to."""
+    pairs = zip(components, tensors, strict=False)
+    return {component: tensor for component, tensor in pairs if tensor is not None}
+
+
+def _is_read(value: Expr) -> bool:
+    """Whether a value is an element of a tensor or a constant, chosen without any arithmetic."""
+    choice = choice_of(value)
+    if choice is None:
+        return is_load(value) or isinstance(value, prim.FloatImm)
+    condition, *values = choice
+    return all(map(_is_read, values)) and not contain([condition], lambda n: is_float(n.ty))
 
 
 def sortable(value: Expr) -> Expr:

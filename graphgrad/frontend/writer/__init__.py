@@ -14,6 +14,7 @@ from . import (  # noqa: F401  (they register)
     order,
     random,
     shape,
+    walk,
     window,
 )
 from .program import model_of_program, model_of_values, unwritable

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.tensor import same_shape
-from .graph import Site, UnwritableError, elem_type, writes
+from .graph import GraphWriter, Site, UnwritableError, elem_type, writes
 
 _SAME = {
     "relax.abs": "Abs",
@@ -29,7 +29,6 @@ _SAME = {
     "relax.floor": "Floor",
     "relax.greater": "Greater",
     "relax.greater_equal": "GreaterOrEqual",
-    "relax.isinf": "IsInf",
     "relax.isnan": "IsNaN",
     "relax.less": "Less",
     "relax.less_equal": "LessOrEqual",
@@ -101,15 +100,20 @@ def _not_equal(site: Site) -> Any:
     return site.graph.node("Not", site.graph.node("Equal", *site.names))
 
 
+@writes("relax.isinf")
+def _is_infinite(site: Site) -> Any:
+    return site.graph.is_infinite(site.names[0], str(site.call.args[0].ty.dtype))
+
+
 @writes("relax.isfinite")
 def _is_finite(site: Site) -> Any:
-    return site.graph.node("Not", is_excluded(site, site.names[0]))
+    dtype = str(site.call.args[0].ty.dtype)
+    return site.graph.node("Not", is_excluded(site.graph, site.names[0], dtype))
 
 
-def is_excluded(site: Site, x: str) -> str:
+def is_excluded(graph: GraphWriter, x: str, dtype: str) -> str:
     """Whether the elements are infinite or NaN."""
-    infinite, nan = site.graph.node("IsInf", x), site.graph.node("IsNaN", x)
-    return str(site.graph.node("Or", infinite, nan))
+    return str(graph.node("Or", graph.is_infinite(x, dtype), graph.node("IsNaN", x)))
 
 
 @writes("graphgrad.masked_product")
@@ -117,7 +121,7 @@ def _masked_product(site: Site) -> Any:
     ct, factor = site.names
     zero = site.graph.constant(0.0, site.dtype)
     is_zero = site.graph.node("Equal", ct, zero)
-    excluded = site.graph.node("And", is_zero, is_excluded(site, factor))
+    excluded = site.graph.node("And", is_zero, is_excluded(site.graph, factor, site.dtype))
     return site.graph.node("Where", excluded, zero, site.graph.node("Mul", ct, factor))
 
 
@@ -195,8 +199,9 @@ def _floor_mod(site: Site) -> Any:
     return graph.node("Where", is_other, graph.node("Add", remainder, y), remainder)
 
 
-@writes("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor", "relax.bitwise_not", opset=18)
+@writes("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor", "relax.bitwise_not")
 def _bitwise(site: Site) -> Any:
+    site.graph.require(18, site.call.op.name)
     operator = site.call.op.name.removeprefix("relax.bitwise_").capitalize()
     return site.graph.node(f"Bitwise{operator}", *site.names)
 

@@ -21,8 +21,27 @@ OPSET = 17
 NEWEST_OPSET = 21
 
 
+ANYTHING = "anything"
+"""A name that stands for any tensor, where it is only asked whether something can be written."""
+
+
 class UnwritableError(Exception):
     """A call of an op that is known, with attributes or shapes at which it is not written."""
+
+
+class OpsetError(Exception):
+    """Something that a version of the default domain cannot say.
+
+    Parameters
+    ----------
+    what : str
+    least : int
+        The version that can.
+    """
+
+    def __init__(self, what: str, least: int):
+        super().__init__(what, least)
+        self.what, self.least = what, least
 
 
 class GraphWriter:
@@ -42,11 +61,18 @@ class GraphWriter:
         self.opset, self.kernels = opset, dict(kernels or {})
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self.places: set[str] = set()  # of maxima, see `window`
+        self.places = {ANYTHING}  # of maxima, see `window`
         self._taken = set(taken)
         self._constants: dict[Any, str] = {}
-        self._extents: dict[str, tuple[str, int]] = {}
+        self._numbers: dict[str, np.ndarray] = {}  # constants that indices are computed from
+        self._values: dict[Any, Any] = {}  # what nodes compute, seen from where they are added
+        self.extents: dict[str, tuple[str, int]] = {}  # inputs and axes that have them, by name
         self._hint = "value"
+
+    def require(self, opset: int, what: str) -> None:
+        """Raise `OpsetError` if the version is below one that can say something."""
+        if self.opset < opset:
+            raise OpsetError(what, opset)
 
     def hint(self, name: str) -> None:
         """Name the values that follow by this."""
@@ -62,7 +88,22 @@ class GraphWriter:
         return unique
 
     def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; the name of its output, or a list of them if there are several."""
+        """Add a node; the name of its output, or a list of them if there are several.
+
+        A node that is there already is not added again, unless there is a graph in it; numbers that
+        are known are constants.
+        """
+        if any(isinstance(value, onnx.GraphProto) for value in attributes.values()):
+            return self._added(operator, inputs, outputs, attributes)
+        if operator in _FOLDED and all(name in self._numbers for name in inputs):
+            arrays = [self._numbers[name] for name in inputs]
+            return self.constant(_FOLDED[operator](*arrays, **attributes))
+        key = operator, inputs, outputs, repr(sorted(attributes.items()))
+        return self.once(key, lambda: self._added(operator, inputs, outputs, attributes))
+
+    def _added(
+        self, operator: str, inputs: Sequence[str], outputs: int, attributes: Mapping[str, Any]
+    ) -> Any:
         names = [self.name(self._hint) for _ in range(outputs)]
         label = self.name(f"{self._hint}/{operator}")
         self.nodes.append(helper.make_node(operator, list(inputs), names, label, **attributes))
@@ -76,6 +117,8 @@ class GraphWriter:
             name = self.name("constant")
             self.initializers.append(numpy_helper.from_array(array, name))
             self._constants[key] = name
+            if array.dtype.kind in "ib" and array.size <= _MOST_NUMBERS:
+                self._numbers[name] = array
         return self._constants[key]
 
     def ints(self, values: Sequence[int]) -> str:
@@ -85,35 +128,31 @@ class GraphWriter:
     @contextmanager
     def inside(self) -> Iterator[list[onnx.NodeProto]]:
         """Let what is added inside of the ``with`` block be the nodes of a graph in a node."""
-        outer, known, extents = self.nodes, dict(self._constants), dict(self._extents)
+        outer, values, extents = self.nodes, dict(self._values), dict(self.extents)
         self.nodes = []
         try:
             yield self.nodes
         finally:
-            self.nodes, self._extents = outer, extents
-            # Constants stay what they are outside; what nodes inside compute does not.
-            weights = {tensor.name for tensor in self.initializers}
-            constants = self._constants.items()
-            self._constants = known | {k: name for k, name in constants if name in weights}
+            self.nodes, self._values, self.extents = outer, values, extents
 
-    def once(self, key: Any, write: Callable[[], str]) -> str:
+    def once(self, key: Any, write: Callable[[], Any]) -> Any:
         """The name of what `write` adds; it is added once for each key."""
-        if key not in self._constants:
-            self._constants[key] = write()
-        return self._constants[key]
+        if key not in self._values:
+            self._values[key] = write()
+        return self._values[key]
 
     def read_extents(self, name: str, shape: Sequence[Any]) -> None:
         """Let the symbolic extents of an input be read off its shape, where they are needed."""
         for axis, extent in enumerate(shape):
             if isinstance(extent, tvm.tirx.Var):
-                self._extents.setdefault(extent.name, (name, axis))
+                self.extents.setdefault(extent.name, (name, axis))
 
     def extent(self, value: Any) -> str:
         """The name of a vector of one int64: an extent, or an expression of symbolic ones."""
         if isinstance(value, int | tvm.tirx.IntImm):
             return self.ints([int(value)])
         if isinstance(value, tvm.tirx.Var):
-            name, axis = self._extents[value.name]
+            name, axis = self.extents[value.name]
             return self.once(
                 f"extent {value.name}",
                 lambda: self.node("Shape", name, start=axis, end=axis + 1),
@@ -141,6 +180,12 @@ class GraphWriter:
             return self.node(operator, x, self.ints(axes), keepdims=int(keepdims))
         return self.node(operator, x, axes=list(axes), keepdims=int(keepdims))
 
+    def is_infinite(self, x: str, dtype: str) -> str:
+        """Whether the elements are infinite."""
+        if dtype not in ("float32", "float64"):  # of others there is no IsInf before version 20
+            x = self.node("Cast", x, to=elem_type("float32"))
+        return str(self.node("IsInf", x))
+
     def scalar(self, extent: Any) -> str:
         """An extent as a scalar."""
         return str(self.node("Reshape", self.extent(extent), self.ints([])))
@@ -167,6 +212,21 @@ _ARITHMETIC = {
     tvm.ir.prim.FloorDiv: "Div",
     tvm.ir.prim.Div: "Div",
 }
+
+
+_MOST_NUMBERS = 1024
+"""Elements of a constant that others are computed from."""
+
+_FOLDED: dict[str, Callable[..., np.ndarray]] = {
+    "Add": np.add,
+    "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
+    "Concat": lambda *parts, axis: np.concatenate(parts, axis),
+    "Mul": np.multiply,
+    "Range": np.arange,
+    "Reshape": lambda x, shape, allowzero=0: x.reshape(shape),
+    "Sub": np.subtract,
+}
+"""What is computed where all that a node reads is known."""
 
 
 class Site:
@@ -248,17 +308,12 @@ Writer = Callable[[Site], Any]
 WRITERS: dict[str, Writer] = {}
 """The writers by the names of ops."""
 
-LEAST_OPSETS: dict[str, int] = {}
-"""The versions that ops need, where `OPSET` does not serve."""
 
-
-def writes(*names: str, opset: int = OPSET) -> Callable[[Writer], Writer]:
-    """Register the writer of some ops, for versions from `opset`."""
+def writes(*names: str) -> Callable[[Writer], Writer]:
+    """Register the writer of some ops."""
 
     def register(function: Writer) -> Writer:
         WRITERS.update(dict.fromkeys(names, function))
-        if opset > OPSET:
-            LEAST_OPSETS.update(dict.fromkeys(names, opset))
         return function
 
     return register

@@ -55,21 +55,25 @@ def _gather(site: Site) -> Any:
     raise UnwritableError(f"a gather of the form {indexing.form!r}")
 
 
+def _reduction_of(site: Site) -> str:
+    """The reduction of a scatter, as ONNX names it."""
+    reduction = str(site.attributes.reduction)
+    if reduction in ("min", "max"):
+        site.graph.require(18, f"the {reduction} of {site.call.op.name}")
+    elif reduction not in ("update", "add", "mul"):
+        raise UnwritableError(f"the reduction {reduction!r}")
+    return "none" if reduction == "update" else reduction
+
+
 @writes("relax.scatter_elements")
 def _scatter_elements(site: Site) -> Any:
-    reduction = {"update": "none", "add": "add", "mul": "mul"}.get(str(site.attributes.reduction))
-    if reduction is None:
-        raise UnwritableError(f"the reduction {site.attributes.reduction!r}")
-    axis = int(site.attributes.axis)
+    axis, reduction = int(site.attributes.axis), _reduction_of(site)
     return site.graph.node("ScatterElements", *site.names, axis=axis, reduction=reduction)
 
 
 @writes("relax.scatter_nd")
 def _scatter_nd(site: Site) -> Any:
-    reduction = {"update": "none", "add": "add", "mul": "mul"}.get(str(site.attributes.reduction))
-    if reduction is None:
-        raise UnwritableError(f"the reduction {site.attributes.reduction!r}")
-    return site.graph.node("ScatterND", *site.names, reduction=reduction)
+    return site.graph.node("ScatterND", *site.names, reduction=_reduction_of(site))
 
 
 def _with_batch(site: Site, index: str, batch: int) -> str:

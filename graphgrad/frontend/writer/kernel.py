@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
 from tvm import relax, te
 
-from ...errors import MissingGradientError
+from ...fallback.externs.ordering import arguments_of
+from ...fallback.externs.table import restated
+from ...fallback.externs.writes import written_extreme
 from ...fallback.graph import Operation, operations, outputs_of
 from ...fallback.kernels.expressions import expressions_of
 from ...fallback.scatter import scatters_of
 from ...fallback.walk import depend, identity, tensor_key
 from ...ir.calls import result_types
 from ...ir.tensor import type_shape
-from ...ir.visits import nodes_in
-from .graph import NEWEST_OPSET, GraphWriter, Site, UnwritableError, writes
+from ...ops.sorting import ORDER
+from .graph import Site, UnwritableError, elem_type, writes
 from .loops import Environment, Loops
 from .scan import map_stage, scan_stage
 
 KERNEL = "relax.call_tir"
 
 
-def kernel_obstacle(call: relax.Call, kernels: Mapping[Any, Any]) -> str | None:
-    """Why a call of a kernel cannot be written; None if it can."""
-    if len(call.args) > 2 or not isinstance(call.args[1], relax.Tuple):
-        return "numbers or a tuple among the arguments"
-    graph, ty = GraphWriter(NEWEST_OPSET, [], kernels), call.ty_args[0]
-    typed = [call.args[1], *(field.ty for field in call.args[1].fields), ty]
-    for var in nodes_in(typed, tvm.ir.Var):
-        if tvm.ir.is_prim_var(var):
-            graph.read_extents("x", [var])
-    names = ["x"] * len(call.args[1].fields)
-    try:
-        _kernel(Site(graph, call, [call.args[0], names], ty))
-    except (MissingGradientError, UnwritableError) as error:
-        return str(error)
-    except RecursionError:  # of a step that is a long chain of stages
-        return "a step of too many stages"
-    return None
-
-
 @writes(KERNEL)
 def _kernel(site: Site) -> Any:
+    if len(site.call.args) > 2 or not isinstance(site.call.args[1], relax.Tuple):
+        raise UnwritableError("numbers or a tuple among the arguments")
     types = result_types(site.ty)
     program = expressions_of(site.graph.kernels[site.call.args[0]], len(types))
     environment = Environment(site.graph, {}, {})
@@ -74,15 +58,47 @@ def _write_stage(environment: Environment, op: Operation) -> None:
     if isinstance(op, te.PlaceholderOp):
         return
     if isinstance(op, te.ComputeOp):
-        names = [map_stage(environment, op.axis, body) for body in op.body]
+        names = map_stage(environment, op.axis, op.body)
     elif isinstance(op, te.ScanOp):
         names = scan_stage(environment, op)
     elif scatters_of(op):
         names = [_scattered(environment, op)]
     else:
-        raise UnwritableError(f"the {type(op).__name__} {op.name}")
+        names = _extern_stage(environment, op)
     for output, name in zip(outputs_of(op), names, strict=True):
         environment.tensors[tensor_key(output)] = name
+
+
+def _extern_stage(environment: Environment, op: Any) -> list[str]:
+    """A stage of loops, by other stages that compute the same."""
+    if str(op.tag) == "argsort_cpu":
+        *_, axis, is_ascend = arguments_of(op)
+        return [_order(environment, op, axis % len(op.output(0).shape), not is_ascend)]
+    if str(op.tag) == ORDER:
+        order = _order(environment, op, int(op.attrs["axis"]), bool(op.attrs["descending"]))
+        return [order, order]  # the second is left undefined
+    extreme = written_extreme(op)
+    if extreme is not None:
+        environment.graph.require(18, f"the {extreme} of updates")
+        names = [environment.tensors[tensor_key(tensor)] for tensor in op.inputs]
+        return [environment.graph.node("ScatterElements", *names, axis=0, reduction=extreme)]
+    outputs = restated(op)
+    stages = operations(*outputs)
+    if any(stage.same_as(op) or str(getattr(stage, "tag", "")) == str(op.tag) for stage in stages):
+        raise UnwritableError(f"the {type(op).__name__} {op.name}")
+    for stage in stages:
+        _write_stage(environment, stage)
+    return [environment.tensors[tensor_key(output)] for output in outputs]
+
+
+def _order(environment: Environment, op: Any, axis: int, descending: bool) -> str:
+    """The places of sorted elements, those of equal ones in their order."""
+    graph, output = environment.graph, op.output(0)
+    count = Loops(environment, [], 0).scalar(output.shape[axis])
+    name, length = environment.tensors[tensor_key(op.inputs[0])], graph.ints([1])
+    count = graph.node("Reshape", count, length)
+    _, places = graph.node("TopK", name, count, outputs=2, axis=axis, largest=int(descending))
+    return str(graph.node("Cast", places, to=elem_type(str(output.dtype))))
 
 
 def _scattered(environment: Environment, op: Any) -> str:

@@ -7,6 +7,7 @@ element by element.
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tvm import tirx
 from tvm.ir import prim
 
 from ...fallback.indices.linear_system import Axis
+from ...fallback.reductions.combiner import Combination, Combiner
 from ...fallback.scatter import Scatter
 from ...fallback.walk import (
     Expr,
@@ -30,7 +32,9 @@ from ...fallback.walk import (
     loaded,
     tensor_key,
 )
+from .float_bits import float_bits
 from .graph import GraphWriter, UnwritableError, elem_type
+from .loop_node import loop_node
 
 _SAME: dict[type, str] = {
     prim.Add: "Add",
@@ -55,17 +59,23 @@ _INTRINSICS = {
         **{name: name.capitalize() for name in ("exp", "log", "sqrt", "tanh", "sigmoid", "erf")},
         **{name: name.capitalize() for name in ("sin", "cos", "tan", "sinh", "cosh", "floor")},
         **{name: name.capitalize() for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
-        **{"fabs": "Abs", "ceil": "Ceil", "pow": "Pow", "isnan": "IsNaN", "isinf": "IsInf"},
+        **{"fabs": "Abs", "ceil": "Ceil", "pow": "Pow", "isnan": "IsNaN"},
         "nearbyint": "Round",  # of two neighbors to the even one, as there
     }.items()
 }
 
 _REDUCTIONS = {
-    prim.Add: "ReduceSum",
-    prim.Mul: "ReduceProd",
-    prim.Max: "ReduceMax",
-    prim.Min: "ReduceMin",
+    Combination.SUM: "ReduceSum",
+    Combination.PRODUCT: "ReduceProd",
+    Combination.LARGEST: "ReduceMax",
+    Combination.SMALLEST: "ReduceMin",
 }
+
+_BITS = ("float32", "int32")
+"""The types between which a reinterpretation is written."""
+
+_JOINED = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
+"""What combines two results of a reduction."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,7 @@ class Loops:
 
     def __init__(self, environment: Environment, axes: Sequence[Axis], count: int):
         self._environment, self._graph, self._count = environment, environment.graph, count
+        self._axes = list(axes)
         self._loops = {identity(axis.var): number for number, axis in enumerate(axes)}
         self._ranges = [axis.extent for axis in axes]
         self._begins = [axis.low for axis in axes]
@@ -209,6 +220,10 @@ class Loops:
             return Value(_WRITTEN[kind](graph, names, dtype), axes)
         if kind in _SAME:
             return Value(graph.node(_SAME[kind], *names), axes)
+        if called(node) == "tirx.reinterpret" and (str(node.args[0].ty), dtype) == _BITS:
+            return Value(float_bits(graph, names[0]), axes)
+        if called(node) == "tirx.isinf":
+            return Value(graph.is_infinite(names[0], str(node.args[0].ty)), axes)
         if called(node) in _CALLS:
             return Value(_CALLS[called(node)](graph, names, dtype), axes)
         raise UnwritableError(f"{called(node) or kind.__name__}")
@@ -308,23 +323,51 @@ class Loops:
             coordinates.append(graph.node("Unsqueeze", inside, graph.ints([rank])))
         return str(graph.node("Concat", *coordinates, axis=rank))
 
+    def folded(self, body: Any) -> list[str]:
+        """The components of any reduction of tuples, one element of the tuples after another."""
+        graph, inner = self._graph, range(self._count)
+        whole, spatial = self._shape(range(len(self._ranges))), self._shape(inner)
+        flat_shape = graph.node("Concat", spatial, graph.ints([-1]), axis=0)
+        start, flat = body.combiner.identity_element, []
+        for source, neutral in zip(body.source, start, strict=True):
+            counted = _counted(source, body.condition, neutral)
+            spread = graph.node("Expand", self._value(counted).name, whole)
+            flat.append(graph.node("Reshape", spread, flat_shape))
+        count = graph.node("Shape", flat[0], start=self._count, end=self._count + 1)
+        first = [graph.node("Expand", self._value(value).name, spatial) for value in start]
+
+        def combined(left: Sequence[str], right: Sequence[str]) -> list[str]:
+            loops = Loops(self._environment, self._axes[: self._count], self._count)
+            sides = zip([*body.combiner.lhs, *body.combiner.rhs], [*left, *right], strict=True)
+            for var, name in sides:
+                loops._values[identity(var)] = Value(name, frozenset(inner))
+            return [loops.mapped(result) for result in body.combiner.result]
+
+        def step(number: str, states: list[str]) -> tuple[list[str], list[str]]:
+            elements = [graph.node("Gather", name, number, axis=self._count) for name in flat]
+            return combined(states, elements), []
+
+        dtypes, steps = [str(source.ty) for source in body.source], graph.ints([])
+        steps = graph.node("Reshape", count, steps)
+        results = loop_node(graph, "fold", steps, first, dtypes, step)
+        starts = [graph.node("Expand", self._value(each).name, spatial) for each in body.init]
+        return combined(results, starts) if starts else results
+
     def _reduced(self, body: Any) -> Value:
         """A reduction, of the rank of the result."""
         graph = self._graph
         source = body.source[0]
-        operator = _REDUCTIONS.get(type(body.combiner.result[0]))
+        operator = _REDUCTIONS.get(Combiner(body.combiner).combination([0]))
         if operator is None or len(body.source) > 1:
-            raise UnwritableError(f"the reduction by {body.combiner.result}")
-        factors = [source]
-        if not _is_true(body.condition):
-            factors = [tirx.Select(body.condition, source, body.combiner.identity_element[0])]
-        elif operator == "ReduceSum":
-            factors = _factors(inline_lets(source))
+            return Value(self.folded(body)[body.value_index], frozenset(range(self._count)))
+        factors = [_counted(source, body.condition, body.combiner.identity_element[0])]
+        if operator == "ReduceSum":
+            factors = _factors(inline_lets(factors[0]))
         values = self._with_all_reduced([self._value(factor) for factor in factors])
         spread = [value for value in values if value.axes]
         if len(spread) == 1:
-            reduced = range(self._count, len(self._ranges))
-            total = graph.reduce(operator, spread[0].name, list(reduced), False)
+            hands_nan_on = type(body.combiner.result[0]) not in _SAME
+            total = self._along_all(operator, spread[0].name, str(source.ty), hands_nan_on)
         else:
             total = self._contracted(spread)
         for scalar in (value for value in values if not value.axes):
@@ -333,8 +376,21 @@ class Loops:
         for initial in body.init:
             other = self._value(initial)
             axes |= other.axes
-            total = graph.node(_SAME[type(body.combiner.result[0])], total, other.name)
+            total = graph.node(_JOINED[operator], total, other.name)
         return Value(total, axes)
+
+    def _along_all(self, operator: str, x: str, dtype: str, hands_nan_on: bool) -> str:
+        """A reduction along all loops that are reduced; an extreme perhaps NaN where one is."""
+        graph, axes = self._graph, list(range(self._count, len(self._ranges)))
+        if not hands_nan_on:
+            return graph.reduce(operator, x, axes, False)
+        is_nan, infinity = graph.node("IsNaN", x), math.inf
+        nothing = graph.constant(-infinity if operator == "ReduceMax" else infinity, dtype)
+        total = graph.reduce(operator, graph.node("Where", is_nan, nothing, x), axes, False)
+        has_nan = graph.reduce("ReduceMax", self._cast(is_nan, "int32"), axes, False)
+        return str(
+            graph.node("Where", self._cast(has_nan, "bool"), graph.constant(math.nan, dtype), total)
+        )
 
     def _with_all_reduced(self, values: list[Value]) -> list[Value]:
         """Factors, the first of which depends on all loops of the reduction that none does."""
@@ -370,8 +426,10 @@ def _number(extent: Any) -> int | None:
     return None
 
 
-def _is_true(condition: Expr) -> bool:
-    return isinstance(condition, tirx.IntImm) and bool(condition.value)
+def _counted(source: Expr, condition: Expr, neutral: Expr) -> Expr:
+    """An element of a reduction; what changes nothing where a condition leaves it out."""
+    is_true = isinstance(condition, tirx.IntImm) and bool(condition.value)
+    return source if is_true else tirx.Select(condition, source, neutral)
 
 
 def _factors(source: Expr) -> list[Expr]:
@@ -428,11 +486,52 @@ def _logarithm_of_more(graph: GraphWriter, names: Sequence[str], dtype: str) -> 
     u = graph.node("Add", x, one)
     ratio = graph.node("Div", graph.node("Log", u), graph.node("Sub", u, one))
     # An infinite u has the logarithm itself.
-    exact = graph.node("Where", graph.node("IsInf", u), u, graph.node("Mul", x, ratio))
+    exact = graph.node("Where", graph.is_infinite(u, dtype), u, graph.node("Mul", x, ratio))
     return str(graph.node("Where", graph.node("Equal", u, one), x, exact))
 
 
+def _arctangent(graph: GraphWriter, names: Sequence[str], dtype: str) -> str:
+    """The angle of the point (x, y), by that of y / x and the quadrant."""
+    y, x = names
+    zero, pi, right = (graph.constant(value, dtype) for value in (0, math.pi, math.pi / 2))
+    angle = graph.node("Atan", graph.node("Div", y, x))
+    below = graph.node("Less", y, zero)
+    half_turn = graph.node("Where", below, graph.node("Neg", pi), pi)
+    left = graph.node("Where", graph.node("Less", x, zero), half_turn, zero)
+    upright = graph.node("Mul", graph.node("Sign", y), right)
+    angle = graph.node("Add", angle, left)
+    return str(graph.node("Where", graph.node("Equal", x, zero), upright, angle))
+
+
+def _bitwise(operator: str) -> Any:
+    def write(graph: GraphWriter, names: Sequence[str], _: str) -> str:
+        graph.require(18, operator)
+        return str(graph.node(operator, *names))
+
+    return write
+
+
+def _shifted(operation: Any) -> Any:
+    """A shift, as a product with a power of two or a quotient; in int64, where that has a sign."""
+
+    def write(graph: GraphWriter, names: Sequence[str], dtype: str) -> str:
+        x, count = (graph.node("Cast", name, to=elem_type("int64")) for name in names)
+        power = graph.node("Pow", graph.constant(2), count)
+        return str(graph.node("Cast", operation(graph, [x, power], "int64"), to=elem_type(dtype)))
+
+    return write
+
+
+def _product(graph: GraphWriter, names: Sequence[str], _: str) -> str:
+    return str(graph.node("Mul", *names))
+
+
 _WRITTEN = {
+    prim.BitwiseAnd: _bitwise("BitwiseAnd"),
+    prim.BitwiseOr: _bitwise("BitwiseOr"),
+    prim.BitwiseXor: _bitwise("BitwiseXor"),
+    prim.LShift: _shifted(_product),
+    prim.RShift: _shifted(_floor_quotient),
     prim.NE: _unequal,
     prim.Mod: _truncated_modulo,
     prim.FloorMod: _floor_modulo,
@@ -446,6 +545,7 @@ def _intrinsic(operator: str) -> Any:
 
 _CALLS = {
     **{name: _intrinsic(operator) for name, operator in _INTRINSICS.items()},
+    "tirx.atan2": _arctangent,
     "tirx.rsqrt": _reciprocal_root,
     "tirx.trunc": _truncated,
     "tirx.log1p": _logarithm_of_more,

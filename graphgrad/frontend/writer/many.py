@@ -19,7 +19,7 @@ def _all_finite(site: Site) -> Any:
     for x, ty in zip(site.names[0], types, strict=True):
         small = graph.node("Mul", x, graph.constant(_SMALL, str(ty.dtype)))
         sums.append(_wide(graph, graph.node("ReduceSum", small, keepdims=0)))
-    return graph.node("Not", is_excluded(site, graph.node("Sum", *sums)))
+    return graph.node("Not", is_excluded(graph, graph.node("Sum", *sums), "float64"))
 
 
 @writes("graphgrad.sum_of_squares")

@@ -1,10 +1,11 @@
-"""Running sums, and what compares elements along an axis."""
+"""Running sums and products, and what compares elements along an axis."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .graph import Site, UnwritableError, elem_type, writes
+from .walk import running_product
 
 
 def _along(site: Site, x: str) -> tuple[str, int]:
@@ -22,6 +23,23 @@ def _running_sum(site: Site) -> Any:
     reverse = int(site.call.op.name == "graphgrad.reverse_cumsum")
     exclusive = int(site.attributes.exclusive)
     return graph.node("CumSum", x, graph.constant(axis), exclusive=exclusive, reverse=reverse)
+
+
+@writes("relax.cumprod")
+def _running_product(site: Site) -> Any:
+    x, axis = _along(site, site.names[0])
+    return running_product(site, x, axis, bool(site.attributes.exclusive))
+
+
+@writes("relax.sort", "relax.argsort")
+def _sort(site: Site) -> Any:
+    """Stable, as there; where NaN goes is open in ONNX."""
+    graph, attributes = site.graph, site.attributes
+    axis = int(attributes.axis) % len(site.shape)
+    count, largest = graph.extent(site.shape[axis]), int(attributes.descending)
+    values, places = graph.node("TopK", site.names[0], count, outputs=2, axis=axis, largest=largest)
+    is_sort = site.call.op.name == "relax.sort"
+    return values if is_sort else graph.node("Cast", places, to=elem_type(site.dtype))
 
 
 @writes("relax.argmax", "relax.argmin")
@@ -53,7 +71,10 @@ def _reverse_sequence(site: Site) -> Any:
     if {time, batch} != {0, 1}:
         raise UnwritableError(f"sequences along axis {time}, in a batch along axis {batch}")
     lengths = graph.node("Cast", lengths, to=elem_type("int64"))
-    return graph.node("ReverseSequence", x, lengths, time_axis=time, batch_axis=batch)
+    wide = "float32" if site.dtype == "bfloat16" else site.dtype  # of which there is none
+    x = graph.node("Cast", x, to=elem_type(wide))
+    x = graph.node("ReverseSequence", x, lengths, time_axis=time, batch_axis=batch)
+    return graph.node("Cast", x, to=elem_type(site.dtype))
 
 
 @writes("relax.nonzero")

@@ -11,39 +11,61 @@ import tvm
 from onnx import helper, numpy_helper
 from tvm import relax
 
-from ...errors import ArgumentError, ModelError
+from ...errors import ArgumentError, MissingGradientError, ModelError
 from ...ir.branches import bindings_of
-from ...ir.program import Program
+from ...ir.program import Program, variables_in
 from ...ir.tensor import type_shape
 from ...ir.visits import nodes_in
 from ..onnx_graph import output_names, readers
+from ..onnx_prune import remove_unneeded_nodes
 from .graph import (
-    LEAST_OPSETS,
+    ANYTHING,
     NEWEST_OPSET,
     OPSET,
     WRITERS,
     GraphWriter,
+    OpsetError,
     Site,
     UnwritableError,
     value_info,
 )
-from .kernel import KERNEL, kernel_obstacle
 
 
-def unwritable(value: Any, kernels: Mapping[Any, Any]) -> str | None:
-    """Why a binding's value cannot be written as it is: the name of its op; None if it can.
+def unwritable(var: Any, value: Any, kernels: Mapping[Any, Any]) -> tuple[str, str] | None:
+    """The op of a binding that cannot be written as it is, and why; None if it can.
 
     Parameters
     ----------
+    var : relax.Var
     value : expression
+        What it is bound to.
     kernels : mapping
-        The PrimFuncs that it may call, by GlobalVar.
+        The PrimFuncs that may be called, by GlobalVar.
     """
     if not isinstance(value, relax.Call):
         return None
     name = _op_name(value)
-    is_written = name in WRITERS and (name != KERNEL or kernel_obstacle(value, kernels) is None)
-    return None if is_written else name
+    reason = _obstacle(var, value, kernels) if name in WRITERS else "ONNX has no operator for it"
+    return None if reason is None else (name, reason)
+
+
+def _obstacle(var: Any, call: relax.Call, kernels: Mapping[Any, Any]) -> str | None:
+    """Why a call of an op that has a writer cannot be written; None if it can."""
+    graph = GraphWriter(NEWEST_OPSET, [], kernels)
+    read = list(variables_in(call))
+    names = {argument: _stand_in(argument.ty) for argument in read}
+    typed = [call, var.ty, *(argument.ty for argument in read)]
+    for extent in nodes_in(typed, tvm.ir.Var):
+        if tvm.ir.is_prim_var(extent):
+            graph.read_extents(ANYTHING, [extent])
+    arguments = [_named(graph, names, argument) for argument in call.args]
+    try:
+        WRITERS[_op_name(call)](Site(graph, call, arguments, var.ty))
+    except (MissingGradientError, UnwritableError) as error:
+        return str(error)
+    except RecursionError:
+        return "a step of too many stages"
+    return None
 
 
 def model_of_program(
@@ -74,7 +96,28 @@ def model_of_program(
     ModelError
         A call cannot be written; names all of them.
     """
-    opset = _version(program, opset)
+    _check_opset(opset)
+    version = OPSET if opset is None else opset
+    while True:
+        try:
+            return _model(_graph(program, inputs, outputs, weights, version), version)
+        except OpsetError as error:
+            if opset is not None:
+                raise ArgumentError(
+                    f"opset={opset} cannot say {error.what}, which needs version {error.least} of "
+                    "the default domain; leave opset out for the lowest that serves"
+                ) from error
+            version = error.least
+
+
+def _graph(
+    program: Program,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    weights: Mapping[str, np.ndarray],
+    opset: int,
+) -> onnx.GraphProto:
+    """The graph of a program in a version; see `model_of_program`."""
     named = [*inputs, *outputs]
     if len(set(named)) != len(named):
         twice = next(name for name in named if named.count(name) > 1)
@@ -100,10 +143,10 @@ def model_of_program(
     ]
     initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     body = helper.make_graph(graph.nodes, program.name, types, result_types, initializers)
-    # Attributes that became constants are not read where an op turned out to do nothing.
+    remove_unneeded_nodes(body)
     read = readers(body).keys() | output_names(body)
     body.initializer.extend(tensor for tensor in graph.initializers if tensor.name in read)
-    return _model(body, opset)
+    return body
 
 
 def model_of_values(name: str, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -116,6 +159,13 @@ def model_of_values(name: str, values: Mapping[str, np.ndarray]) -> onnx.ModelPr
     return _model(helper.make_graph(nodes, name, [], types), OPSET)
 
 
+def _stand_in(ty: Any) -> Any:
+    """What may be the name of a value of a type."""
+    if isinstance(ty, relax.TupleType):
+        return [_stand_in(field) for field in ty.fields]
+    return relax.ShapeExpr(list(ty.values)) if isinstance(ty, relax.ShapeType) else ANYTHING
+
+
 def _model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     version = helper.make_opsetid("", opset)
     proto = helper.make_model(graph, opset_imports=[version], producer_name="graphgrad")
@@ -123,31 +173,15 @@ def _model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     return proto
 
 
-def _version(program: Program, opset: int | None) -> int:
-    """The version to write: the one that is asked for, or the lowest that serves.
-
-    Raises
-    ------
-    ArgumentError
-        It is none, or one that some op of the program needs more than.
-    """
-    values = [value for _, value in program.bindings if not isinstance(value, relax.MatchCast)]
-    names = {_op_name(call) for value in values for call in nodes_in(value, relax.Call)}
-    needed = {name: LEAST_OPSETS[name] for name in sorted(names & LEAST_OPSETS.keys())}
+def _check_opset(opset: Any) -> None:
+    """Raise `ArgumentError` unless a version is one that is written, or None."""
     if opset is None:
-        return max(needed.values(), default=OPSET)
+        return
     if isinstance(opset, bool) or not isinstance(opset, int) or not OPSET <= opset <= NEWEST_OPSET:
         raise ArgumentError(
             f"opset={opset!r}: gradients are written for versions {OPSET} to {NEWEST_OPSET} of the "
             "default domain"
         )
-    for name, least in needed.items():
-        if opset < least:
-            raise ArgumentError(
-                f"opset={opset} cannot say {name}, which needs version {least} of the default "
-                "domain; leave opset out for the lowest that serves"
-            )
-    return opset
 
 
 def _op_name(call: relax.Call) -> str:

@@ -23,14 +23,14 @@ _BITWISE = 18
 """The first version that has bitwise operators."""
 
 
-@writes("graphgrad.dropout", opset=_BITWISE)
+@writes("graphgrad.dropout")
 def _dropout(site: Site) -> Any:
     scale = site.graph.constant(scale_of_kept(site.attributes), site.dtype)
     zero = site.graph.constant(0.0, site.dtype)
     return site.graph.node("Where", _mask(site), site.graph.node("Mul", site.names[0], scale), zero)
 
 
-@writes("graphgrad.dropout_mask", opset=_BITWISE)
+@writes("graphgrad.dropout_mask")
 def _mask(site: Site) -> Any:
     """The mask, which the dropouts of the forward and of the backward pass share."""
     attributes = site.attributes
@@ -39,6 +39,7 @@ def _mask(site: Site) -> Any:
 
 
 def _new_mask(site: Site) -> str:
+    site.graph.require(_BITWISE, site.call.op.name)
     graph, attributes, shape = site.graph, site.attributes, site.shape
     order = numbered_axes(_order(site), len(shape))
     numbered_shape = [shape[order.index(axis)] for axis in range(len(shape))]

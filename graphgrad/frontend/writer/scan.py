@@ -10,31 +10,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import onnx
 import tvm
-from onnx import helper
 from tvm import te, tirx
 
 from ...fallback.graph import scan_body
 from ...fallback.indices.linear_system import Axis
 from ...fallback.walk import Expr, identity, substituted, tensor_key
-from .graph import UnwritableError, elem_type
+from .graph import UnwritableError
+from .loop_node import loop_node
 from .loops import Environment, Loops
 
 
-def map_stage(environment: Environment, iterations: Sequence[Any], body: Expr) -> str:
-    """A body of a stage that computes each element, perhaps by a reduction.
+def map_stage(
+    environment: Environment, iterations: Sequence[Any], bodies: Sequence[Expr]
+) -> list[str]:
+    """The results of a stage that computes each element, perhaps by a reduction.
 
     Parameters
     ----------
     environment : Environment
     iterations : sequence of IterVar
         Of the elements.
-    body : Expr
+    bodies : sequence of Expr
+        Of the results. Those of a reduction of tuples are its components.
     """
-    reduced = list(body.axis) if isinstance(body, tirx.Reduce) else []
+    reduced = list(bodies[0].axis) if isinstance(bodies[0], tirx.Reduce) else []
     axes = [Axis(loop.var, loop.dom.min, loop.dom.extent) for loop in [*iterations, *reduced]]
-    return Loops(environment, axes, len(iterations)).mapped(body)
+    loops = Loops(environment, axes, len(iterations))
+    return loops.folded(bodies[0]) if len(bodies) > 1 and reduced else [*map(loops.mapped, bodies)]
 
 
 def scan_stage(environment: Environment, op: Any) -> list[str]:
@@ -44,36 +47,18 @@ def scan_stage(environment: Environment, op: Any) -> list[str]:
         raise UnwritableError(f"the states before {op.name}, which are several")
     begun = [environment.tensors[tensor_key(tensor)] for tensor in op.init]
     first = [graph.node("Squeeze", name, graph.ints([0])) for name in begun]
-    step, going, *carried = (graph.name(f"{op.name}/{n}") for n in ("step", "going", *first))
-    with graph.inside() as nodes:
-        number = graph.node("Add", step, graph.constant(1))
-        rows = _Rows(environment, op, number, carried)
-        scan_var = op.scan_axis.var
-        new = [graph.node("Identity", rows.at(update, scan_var)) for update in op.update]
-        kept = [graph.node("Identity", name) for name in new]
-        still = graph.node("Identity", going)
     dtypes = [str(tensor.dtype) for tensor in op.update]
-    inputs = [_scalar(step, "int64"), _scalar(going, "bool"), *_of_dtypes(carried, dtypes)]
-    outputs = [_scalar(still, "bool"), *_of_dtypes([*new, *kept], [*dtypes, *dtypes])]
-    body = helper.make_graph(nodes, op.name, inputs, outputs)
+
+    def step(number: str, carried: list[str]) -> tuple[list[str], list[str]]:
+        after = graph.node("Add", number, graph.constant(1))
+        rows = _Rows(environment, op, after, carried)
+        new = [rows.at(update, op.scan_axis.var) for update in op.update]
+        return new, new
+
     steps = Loops(environment, [], 0).scalar(op.scan_axis.dom.extent)
-    results = graph.node(
-        "Loop", steps, graph.constant(True), *first, outputs=2 * len(first), body=body
-    )
+    results = loop_node(graph, op.name, steps, first, [*dtypes, *dtypes], step)
     rest = results[len(first) :]
     return [graph.node("Concat", *pair, axis=0) for pair in zip(begun, rest, strict=True)]
-
-
-def _scalar(name: str, dtype: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, elem_type(dtype), [])
-
-
-def _of_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> list[onnx.ValueInfoProto]:
-    """The types of tensors whose shapes are not said."""
-    return [
-        helper.make_tensor_value_info(name, elem_type(dtype), None)
-        for name, dtype in zip(names, dtypes, strict=True)
-    ]
 
 
 class _Rows:
@@ -139,7 +124,7 @@ class _Rows:
             scalars=scalars,
             row=lambda read, at: self.of_step(read, substituted(at, {first.var: index})),
         )
-        return map_stage(environment, others, op.body[tensor.value_index])
+        return map_stage(environment, others, op.body)[tensor.value_index]
 
     def _number(self, index: Expr) -> str:
         return Loops(self._environment, [], 0).scalar(index)

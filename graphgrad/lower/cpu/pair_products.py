@@ -22,6 +22,9 @@ _OP_NAME = f"tirx.{_NAME}"
 _INSTRUCTION_LANES = (4, 8, 16)
 """The numbers of sums that there are instructions for."""
 
+_NAN = 0x7FC0
+"""The bits of a NaN of bfloat16."""
+
 _VECTOR = """
 declare {floats} @{intrinsic}({floats}, {numbers}, {numbers})
 define linkonce_odr {floats} @{name}_{lanes}({floats} %sum, {pairs} %a, {pairs} %b)
@@ -79,12 +82,16 @@ def add_pair_product(total: Any, first: Any, second: Any) -> Any:
 
 
 def bits(element: Any) -> Any:
-    """The int32 of a bfloat16 element of memory and of a zero."""
-    return tirx.reinterpret("uint16", element).astype("int32")
+    """The int32 of an element of memory and of a zero; one of float32 is a number of bfloat16."""
+    if str(element.ty) == "bfloat16":
+        return tirx.reinterpret("uint16", element).astype("int32")
+    high = tirx.reinterpret("uint32", element) >> 16
+    # Of some NaN the high bits are those of infinity.
+    return tirx.Select(tirx.isnan(element), tirx.const(_NAN, "uint32"), high).astype("int32")
 
 
 def pair(first: Any, second: Any) -> Any:
-    """The int32 of two bfloat16 elements of memory; LLVM reads neighbors at once."""
+    """The int32 of two elements of memory, as `bits` takes them; LLVM reads neighbors at once."""
     return bits(first) | (bits(second) << 16)
 
 

@@ -7,6 +7,7 @@ are of 32 bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -18,6 +19,8 @@ from ...ir.kernel_rewrite import replace_block
 from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in, replace_nodes
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 """The range of an integer of 32 bits."""
@@ -47,7 +50,7 @@ def _twice_cast(node: Any) -> Any | None:
 
 
 def _simplify_block(block: SBlock) -> SBlock:
-    """A block whose loads have simple indices; what it stores to is left as it is."""
+    """A block that reads, and compares, at simple indices; what it stores to is left as it is."""
     if not block.iter_vars or not _is_roundabout(block.body):
         return block
     analyzer = tvm.sym.Analyzer()
@@ -72,4 +75,21 @@ def _simplify_block(block: SBlock) -> SBlock:
             return node
         return tirx.BufferLoad(node.source, [simplified(index) for index in node.indices])
 
-    return replace_block(block, body=replace_nodes(block.body, Load, load))
+    def compare(node: Any) -> Any:
+        if not _is_integer(node.a) or not (_is_roundabout(node.a) or _is_roundabout(node.b)):
+            return node
+        return type(node)(_narrowed(node.a, simplified), _narrowed(node.b, simplified))
+
+    body = replace_nodes(block.body, Load, load)
+    return replace_block(block, body=replace_nodes(body, _COMPARISONS, compare))
+
+
+def _is_integer(value: Any) -> bool:
+    return str(value.ty).startswith("int")
+
+
+def _narrowed(value: Any, simplified: Callable[[Any], Any]) -> Any:
+    """A side of a comparison that is simple, also below a cast of all of it to fewer bits."""
+    if isinstance(value, tirx.Cast) and _is_integer(value.value):
+        return tirx.Cast(value.ty, simplified(value.value))
+    return simplified(value)

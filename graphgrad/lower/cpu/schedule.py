@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
-from ...fallback.lowering.wide_floats import widen_bfloat16
+from ...fallback.lowering.wide_floats import is_rounded, widen_bfloat16
 from ...ir.kernel_rewrite import replace_statements
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, Pipeline, compiler_pass
@@ -216,6 +216,8 @@ def _schedule_stages(
     # What is stored to a view may be stored for the caller, and other stages read its base.
     unshared = [b for b in internal if not is_among(b, [view.buffer for view in views])]
     borders = borders_of(kernel_stages, unshared, blocks)
+    arguments, lasting = list(func.params), lasting_parameters(func)
+    rounded = _rounded_buffers(func, views)
     chain = _chain(kernel_stages, blocks, unshared, processor, views, small)
     statements = {stage_name(each): each for each in statements_of(sch.mod["main"].body.block.body)}
     nests: dict[str, Any] = {}
@@ -238,8 +240,9 @@ def _schedule_stages(
         nest = None
         if winograd:
             nest = winograd_nest_of(stage, epilogue, blocks, processor, borders)
-        arguments, lasting = list(func.params), lasting_parameters(func)
-        nest = nest or nest_of(stage, epilogue, blocks, processor, borders, arguments, lasting)
+        nest = nest or nest_of(
+            stage, epilogue, blocks, processor, borders, arguments, lasting, rounded
+        )
         nest = nest or permutation_nest_of(stage, blocks, processor)
         if nest is None and (nest := dot_products_of(stage, blocks, processor, small)):
             # The maps behind are stages of their own: it computes squares, not elements.
@@ -260,6 +263,22 @@ def _schedule_stages(
     flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
     rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
     return insert_chain(root, chain, sum_in_blocks(emit(chain, processor, rigid)))
+
+
+def _rounded_buffers(func: tirx.PrimFunc, views: Sequence[BufferView]) -> list[Any]:
+    """A kernel's own buffers of float32 that hold what was rounded to bfloat16, and nothing else.
+
+    What is stored to a view is in its base, where it is not seen.
+    """
+    bases = [view.base for view in views]
+    exact: dict[Any, bool] = {}
+    for store in nodes_in(func.body, tirx.BufferStore):
+        exact[store.buffer] = exact.get(store.buffer, True) and is_rounded(store.value)
+    return [
+        buffer
+        for buffer in func.body.block.alloc_buffers
+        if exact.get(buffer) and not is_among(buffer, bases)
+    ]
 
 
 def _sum_in_blocks(root: Any, left: Collection[str]) -> Any:

@@ -63,6 +63,9 @@ _SPATIAL = int(tirx.IterVar.DataPar)
 _MAX_UNROLLED = 8
 """The most terms that become straight code."""
 
+_MANY = 16
+"""Terms that are not few: those of a sum over no window of a pooling."""
+
 _MIN_OPERATIONS = 8
 """Operations for each read that is collected lane by lane, below which vectors do not pay."""
 
@@ -90,13 +93,14 @@ def serves(stage: Stage, processor: Processor) -> bool:
     """Whether a stage is better computed by a nest in vectors than by TVM's primitives.
 
     It reads at places that data choose, or neighbors under a condition that tells them apart or at
-    an index that is clamped.
+    an index that is clamped. Or data select what it adds up, or reads, of a window.
     """
     by_data = any(map(_chosen_by_data, stage.loads))
     clamped = any(map(is_clamped, stage.loads))
     last = stage.spatial[-1] if stage.spatial else None
+    selected = _selects_by_data(stage, processor)
     # Most stages are neither; these questions are cheap, those below are not.
-    if not (by_data or stage.conditional or clamped) or last is None:
+    if not (by_data or stage.conditional or clamped or selected) or last is None:
         return False
     if last.extent is None:
         return False
@@ -105,14 +109,31 @@ def serves(stage: Stage, processor: Processor) -> bool:
         0,
         1,
     } and has_uniform_conditions(stage, last)
+    if (selected or by_data) and is_smooth:  # whole vectors are left to TVM's primitives
+        return bool(last.extent % processor.lanes(stage.dtype))
+    if selected:
+        return True
     if by_data:
-        if is_smooth:  # whole vectors are left to TVM's primitives
-            return bool(last.extent % processor.lanes(stage.dtype))
         collected = [a for a in distinct(stage.loads) if stride(a, last.var) not in (0, 1)]
         return stage.operations >= _MIN_OPERATIONS * len(collected)
     # A map under a condition on data would read one by one: no vector is without that condition.
     by_data = not stage.reduced and bool(nodes_in(_conditions(stage.values), Load))
     return strides <= {0, 1} and 1 in strides and not is_smooth and not by_data
+
+
+def _selects_by_data(stage: Stage, processor: Processor) -> bool:
+    """Whether a stage adds up, or spreads, those elements of a small window that data select.
+
+    LLVM vectorizes sums over windows by itself, but not selections of their terms.
+    """
+    last = stage.spatial[-1] if stage.spatial else None
+    if last is None or math.prod(axis.extent or _MANY for axis in stage.reduced) >= _MANY:
+        return False
+    if not stage.reduced and all(stride(load, last.var) is not None for load in stage.loads):
+        return False
+    is_wide = (last.extent or 0) >= processor.lanes("float32") // 2
+    selections = [node for value in stage.values for node in nodes_in(value, tirx.Select)]
+    return is_wide and any(nodes_in(node.condition, Load) for node in selections)
 
 
 def _chosen_by_data(load: Any) -> bool:
@@ -232,7 +253,8 @@ class _Nest:
         self._loops = self._split(stores, spatial)
         self._body = choose_where_clamped(body, self._loops.lane[0])
         # The vectors of the widest type are registers, of others parts of one.
-        widest = min(processor.lanes(str(buffer.dtype)) for buffer in self._written)
+        dtypes = ["int32", *(str(buffer.dtype) for buffer in self._written)]  # as conditions are
+        widest = min(map(processor.lanes, dtypes))
         lanes = lanes_of(self._loops.lane[1], widest)
         if lanes == 1:
             raise NotInVectors

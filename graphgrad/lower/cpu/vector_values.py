@@ -32,7 +32,7 @@ from ...ir.visits import nodes_in
 
 _INTEGER_DIVISIONS = (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)
 
-_DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+_DTYPES = ("int8", "float32", "float64", "int32", "int64", "uint32", "uint64")
 """The types whose vectors are kept as they are; other floats are computed in wider types."""
 
 

@@ -5,7 +5,8 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
-from graphgrad.fallback.gradient import te_gradient
+from graphgrad.fallback.gradient import gradient_expressions, te_gradient
+from graphgrad.fallback.graph import operations
 from graphgrad.ops.elementwise import larger, smaller
 from tests.fallback.differences import check, compiled
 from tests.fallback.running import executable, unwritten
@@ -248,6 +249,33 @@ def test_the_first_of_the_extremes_gets_all(row, first, wants, with_nan, dtype):
     row = row if wants is max else [-value for value in row]
     given = row_gradient(extremum, (start,) if with_nan else None, row, dtype=dtype)
     assert given == [float(i == first) for i in range(len(row))]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("extremum, sign", [(larger, 1), (smaller, -1)])
+def test_the_first_of_the_extremes_where_the_result_is_at_hand(extremum, sign, dtype):
+    """It is compared with, and there is no second reduction of what is reduced."""
+    rows = [
+        [1, 3, 3, 2],
+        [-INFINITY] * 4,
+        [1, NAN, 3, NAN],
+        [INFINITY, NAN, 0, 0],
+        [-3, -0.0, 0, -1],
+    ]
+    x = np.array(rows, dtype) * np.array(sign, dtype)
+    data = te.placeholder(x.shape, dtype, name="x")
+    j = te.reduce_axis((0, 5), "j")
+    start = tirx.const(-sign * INFINITY, dtype)
+    combine = te.comm_reducer(extremum, lambda _: start)
+    # With a border that is never the first: of the second row it is equal.
+    element = lambda i: te.if_then_else(j < 4, data[i, te.min(j, 3)], start)  # noqa: E731
+    result = te.compute((5,), lambda i: combine(element(i), axis=j), name="result")
+    gradients = gradient_expressions(result, [data], read_outputs=True)
+    names = [op.name for op in operations(*gradients)]
+    assert "result_position" in names and "result_extreme" not in names
+    expected = np.zeros(x.shape)
+    expected[np.arange(5), [1, 0, 1, 1, 1]] = 1
+    np.testing.assert_array_equal(compiled(gradients, [data])([x])[0], expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -33,6 +33,9 @@ QUICK = [
     "relax.log1p",
     "relax.floor_mod",
     "relax.take",  # gathers and scatters
+    "relax.scatter_nd",  # an order, and loops over updates
+    "relax.max",  # extremes that hand NaN on, and their places
+    "relax.cumprod",
     "relax.nn.pad",
     "relax.nn.adaptive_avg_pool2d",  # extents that are arguments
 ]
@@ -94,32 +97,6 @@ def test_gradients_without_rules(op_name):
             assert_gradient_follows(mod, arrays)
         except (gg.MissingGradientError, gg.NotDifferentiableError):
             pytest.skip("no gradient without rules")
-        except gg.ModelError as error:
-            assert op_name in REFUSED, error
-
-
-REFUSED = {
-    "graphgrad.dropout",  # bits
-    "graphgrad.reverse_cumsum",  # running sums and products, by kernels that loops state
-    "graphgrad.scatter_add",
-    "graphgrad.scatter_recurrence",
-    "graphgrad.scatter_swap",
-    "relax.atan2",
-    "relax.cumprod",
-    "relax.cumsum",
-    "relax.index_put",
-    "relax.max",  # extremes that hand NaN on
-    "relax.median",
-    "relax.min",
-    "relax.nn.max_pool1d",
-    "relax.nn.max_pool2d",
-    "relax.nn.max_pool3d",
-    "relax.scatter_elements",
-    "relax.scatter_nd",
-    "relax.sort",
-    "relax.topk",
-}
-"""Ops whose gradient without rules, or the op itself then, is a kernel that is not written."""
 
 
 def blurred(x, w):
@@ -196,9 +173,43 @@ def test_loops_through_time(extents):
 
 
 def test_a_kernel_that_is_not_written_is_named():
-    mod = function(lambda b, x: b.emit(relax.op.cumprod(x, axis=0)), ((4,), "float32"))
-    with pytest.raises(gg.ModelError, match="cumulative"):
+    def next_one(x):
+        return te.compute(x.shape, lambda n: tirx.nextafter(x[n], x[n] + 1), name="next_one")
+
+    mod = function(lambda b, x: b.emit_te(next_one, x), ((4,), "float32"))
+    with pytest.raises(gg.ModelError, match=r"next_one.*\(tirx.nextafter\)"):
         as_onnx(gg.vjp(mod, "main", rules="derived"), "main_vjp")
+
+
+@pytest.mark.parametrize("values", [[3.0, -1.0, 0.0, -0.0], [2.0**-149, -(2.0**-126), 1e38, -1e38]])
+def test_extremes_of_any_sign_and_size(values):
+    """Elements are compared by their bits, which are computed."""
+    mod = function(lambda b, x: b.emit(relax.op.max(x, axis=[1])), ((4, 4), "float32"))
+    square = np.array([np.roll(values, k) for k in range(4)], "float32")
+    assert_gradient_follows(mod, [square])
+
+
+def test_the_place_of_an_extreme_in_float64():
+    """A reduction of pairs is a loop over them."""
+    mod = function(lambda b, x: b.emit(relax.op.max(x, axis=[0, 2])), ((3, 2, 4), "float64"))
+    assert_gradient_follows(mod, [random(3, 2, 4, dtype="float64")])
+
+
+def test_reductions_by_any_combiner():
+    def largest(x):
+        def choose(a, b):
+            is_left = tirx.any(a[0] > b[0], tirx.all(a[0] == b[0], a[1] < b[1]))
+            return tirx.Select(is_left, a[0], b[0]), tirx.Select(is_left, a[1], b[1])
+
+        def least(*dtypes):
+            return tirx.min_value(dtypes[0]), tirx.const(-1, dtypes[1])
+
+        reducer = te.comm_reducer(choose, least)
+        k = te.reduce_axis((0, x.shape[1]), "k")
+        return te.compute((x.shape[0],), lambda n: reducer((x[n, k], k), axis=k), name="largest")[0]
+
+    mod = function(lambda b, x: b.emit_te(largest, x), ((3, 5), "float32"))
+    assert_gradient_follows(mod, [random(3, 5)])
 
 
 @pytest.mark.parametrize("flag", [True, False])

@@ -43,8 +43,7 @@ REFUSED = {
     "relax.nn.avg_pool3d": 1,
     "relax.nn.max_pool3d": 1,
     "relax.nn.adaptive_avg_pool2d": 2,
-    "relax.scatter_elements": 7,
-    "relax.scatter_nd": 4,
+    "relax.scatter_elements": 1,
     "relax.nn.pad": 9,
     "relax.split": 2,
     # The places of maxima are not those of a max_pool_index.

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from tvm import te, topi
 
@@ -34,7 +35,39 @@ def test_matrices(shape, dtype):
     assert in_squares(result)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bool", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(128, 128), (129, 143), (5000, 7)])
+def test_matrices_of_half_precision(shape, dtype):
+    result = run(*permuted(shape, (1, 0), dtype))
+    result.agree()
+    assert in_squares(result)
+
+
+@pytest.mark.parametrize(
+    "source, result",
+    [
+        ("float32", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("float32", "float16"),
+        ("float16", "float32"),
+        ("float64", "float32"),
+        ("uint32", "float16"),
+        ("int32", "float32"),
+    ],
+)
+def test_copies_of_another_dtype(source, result):
+    x = tensor(130, 144, dtype=source)
+    y = te.compute((144, 130), lambda i, j: x[j, i].astype(result))
+    values = 100 * np.random.default_rng(0).random((130, 144))
+    if source.startswith("float"):
+        values[0, :6] = [np.nan, np.inf, -np.inf, 1e-40, -0.0, 6e4]
+    measured = run([x], [y], values=[values.astype(source)])
+    stock, scheduled = (r[0].astype("float64") for r in (measured.stock, measured.scheduled))
+    np.testing.assert_array_equal(scheduled, stock)
+    assert in_squares(measured)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8"])
 def test_other_dtypes_are_copied_element_by_element(dtype):
     result = run(*permuted((128, 144), (1, 0), dtype))
     result.agree()

@@ -1,7 +1,7 @@
 """Quotients and remainders that say nothing, and those that do."""
 
 import pytest
-from tvm import te, topi
+from tvm import te, tirx, topi
 
 from graphgrad.ir.kernel_structure import stages, stride
 from graphgrad.lower.cpu.plain_indices import simplify_indices
@@ -49,6 +49,21 @@ def test_a_cast_to_32_bits_and_back_is_dropped_where_it_fits():
     assert steps(read(1 << 31), x) == [None]
     for shift in (0, 1 << 31):
         run([x], [read(shift)]).agree()
+
+
+def test_comparisons_are_simple_too():
+    x, chosen = tensor(8, 32), tensor(8, 16, dtype="int8")
+    k = te.reduce_axis((0, 2), "k")
+
+    def element(i, j):
+        place = (j * 2 + k).astype("int32").astype("int64")
+        number = (place - place // 2 * 2).astype("int8")
+        return tirx.Select(tirx.EQ(chosen[i, j], number), x[i, j * 2 + k], 0.0)
+
+    out = te.compute((8, 16), lambda i, j: te.sum(element(i, j), axis=k))
+    func = simplify_indices(te.create_prim_func([x, chosen, out]))
+    assert "//" not in str(func) and "Cast" in str(func)
+    run([x, chosen], [out]).agree()
 
 
 def test_a_kernel_without_divisions_is_the_same():

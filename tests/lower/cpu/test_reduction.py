@@ -136,7 +136,7 @@ def test_few_terms_read_on_a_condition(images, channels):
     result = run([x], [te.compute(x.shape, window, name="windows")])
     result.agree()
     if size == 33:
-        assert ("T.vectorized" in result.text) == (channels % UNIT.lanes("float32") == 0)
+        assert ("T.vectorized" in result.text) == (channels >= UNIT.lanes("float32"))
 
 
 @pytest.mark.parametrize("axes", [(2, 3, 4), (1, 2, 3, 4)], ids=label)

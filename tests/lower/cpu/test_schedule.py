@@ -5,6 +5,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import te, tirx, topi
+from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.script import tirx as T
 
@@ -51,6 +52,14 @@ def test_scalars_between_a_product_and_its_epilogue():
     result = run([x, w, c], [topi.multiply(topi.matmul(x, w), topi.divide(c, tirx.const(2.0)))])
     result.agree()
     assert "contraction" in result.text
+
+
+def test_values_of_any_dtype_that_are_bound():
+    """A float32 that is bound may be one that is rounded to bfloat16; others are none."""
+    x, number = tensor(64, 512, dtype="float64"), tirx.Var("number", "float64")
+    runs = run([x], [te.compute(x.shape, lambda i, j: prim.Let(number, x[i, j], number * number))])
+    runs.agree()
+    assert runs.vectors
 
 
 def test_scheduled_functions_are_left_alone():

@@ -92,7 +92,7 @@ def test_panels_of_a_weight_are_filled_once_in_front_of_the_loop(monkeypatch):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_single_row_reads_panels_of_a_large_weight(transposed):
     """No step is worth a copy; all of them are."""
-    hidden = 512
+    hidden = 1024  # more than a core's cache holds, on every processor
     x, w = tensor(STEPS + 1, 1, hidden, name="x"), tensor(hidden, hidden, name="w")
     k = te.reduce_axis((0, hidden), name="k")
 

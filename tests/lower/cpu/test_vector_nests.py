@@ -58,6 +58,39 @@ def test_rows_that_data_choose_are_read_in_vectors():
     assert "[value[0], " in runs.text
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+def test_what_data_select_of_windows(dtype):
+    """As poolings do: where the largest of a window is, sums of selected terms, and back."""
+    x, index = tensor(64, 500), tensor(64, 250, dtype=dtype)
+    taps = [te.reduce_axis((0, 2), "k") for _ in range(2)]
+    largest = te.compute((64, 250), lambda i, j: te.max(x[i, 2 * j + taps[0]], axis=taps[0]))
+    place = te.compute(
+        (64, 250),
+        lambda i, j: te.min(
+            tirx.Select(
+                tirx.EQ(x[i, 2 * j + taps[1]], largest[i, j]),
+                taps[1].astype(dtype),
+                tirx.const(2, dtype),
+            ),
+            axis=taps[1],
+        ),
+    )
+    spread = te.compute(
+        (64, 500),
+        lambda i, j: tirx.Select(
+            tirx.EQ(index[i, j // 2], (j % 2).astype(dtype)), largest[i, j // 2], 0.0
+        ),
+    )
+    runs = run(
+        [x, index],
+        [largest, place, spread],
+        values=[X[:, :500], (PLACES % 3)[:, :250].astype(dtype)],
+    )
+    runs.agree()
+    assert runs.text.count("T.vectorized") > 8
+    np.testing.assert_array_equal(runs.scheduled[1], X[:, :500].reshape(64, 250, 2).argmax(2))
+
+
 @pytest.mark.parametrize("choose", [te.if_then_else, tirx.Select], ids=["branch", "select"])
 def test_reads_that_a_condition_keeps_inside(choose):
     def inside(x, read, place):

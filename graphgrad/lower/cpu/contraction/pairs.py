@@ -6,7 +6,8 @@ left is a contraction over elements as wide as its sums, which is planned as any
 
 Elements that are neighbors along the axis of pairs are read where they are. Other factors are
 copied first: into panels, if the plan has panels of them, else into a buffer like the tensor, with
-pairs along one dimension.
+pairs along one dimension. So are factors that the kernel has rounded to bfloat16, and holds as
+float32.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ....ir.kernel_structure import (
 )
 from ....ir.loops import Statement, block, ceil_div, fused, loop, sequence, variable
 from ...kernels.contraction import Contraction, known
+from ..map import SMALL
 from ..pair_products import bits, pair
 from .emit import emit
 from .plan import Plan
@@ -59,7 +61,7 @@ _LANES = 16
 
 @dataclass(frozen=True)
 class _Factor:
-    """A factor of bfloat16, with the buffer that may hold its pairs.
+    """A factor of bfloat16, or rounded to it, with the buffer that may hold its pairs.
 
     Attributes
     ----------
@@ -90,6 +92,11 @@ class _Factor:
         """Whether the numbers of a pair are neighbors in memory."""
         return self.dimension == len(self.at) - 1
 
+    @property
+    def are_pairs(self) -> bool:
+        """Whether such neighbors are the bits of a pair."""
+        return self.are_neighbors and str(self.source.dtype) == _NARROW
+
     def is_read(self, in_panels: bool, in_vectors: bool) -> bool:
         """Whether pairs are read from the tensor, and not from the copy.
 
@@ -104,7 +111,7 @@ class _Factor:
         """
         if self.pair is None:
             return False
-        return not self.are_neighbors if in_panels else self.are_neighbors and not in_vectors
+        return not self.are_neighbors if in_panels else self.are_pairs and not in_vectors
 
     def filled(self, kind: ForKind) -> Statement:
         """The nest that fills the copy; its outermost loop is of the given kind."""
@@ -122,11 +129,13 @@ class _Factor:
         start = run * _LANES
         if length % _LANES:  # the last vector overlaps the one before, so that all are whole
             start = tirx.min(start, tirx.const(length - _LANES, dtype))
+        numbers = self._of_numbers([*indices[:-1], start + lane])
+        body = loop(lane, _LANES, numbers, ForKind.VECTORIZED)
         if not self.are_neighbors:
-            numbers = self._of_numbers([*indices[:-1], start + lane])
-            body = loop(lane, _LANES, numbers, ForKind.VECTORIZED)
             return fused([*around, (run, ceil_div(length, _LANES))], body, kind)
-        body = loop(run, ceil_div(length, _LANES), self._of_neighbors(indices[:-1], start))
+        if self.are_pairs:
+            body = self._of_neighbors(indices[:-1], start)
+        body = loop(run, ceil_div(length, _LANES), body)
         if extents[-1] > whole:
             body = sequence(body, self._of_numbers([*indices[:-1], tirx.const(whole, dtype)]))
         return fused(around, body, kind)
@@ -195,13 +204,16 @@ class PairedContraction:
     @property
     def cost(self) -> int:
         """The time of all products and copies, in products of pairs."""
-        copied = [f.copy for f in self.factors if not f.is_read(False, False)]
+        copied = [
+            factor.copy
+            for number, factor in enumerate(self.factors)
+            if number not in self.contraction.lasting and not factor.is_read(False, False)
+        ]
         pairs = sum(math.prod(int(extent) for extent in copy.shape) for copy in copied)
         return volume(self.contraction.axes) + _COPY_COST * pairs
 
     def emit(self, plan: Plan, result_store: ResultStore) -> Statement:
         """The statement that computes the contraction, with the copies that its plan needs."""
-        kind = ForKind.PARALLEL if plan.parallel else ForKind.SERIAL
         packed = [number for number, _ in plan.packed]
         expressions, fills, copies = [], [], []
         for number, factor in enumerate(self.factors):
@@ -210,6 +222,8 @@ class PairedContraction:
                 expressions.append(factor.pair)
             else:
                 expressions.append(self.contraction.factors[number])
+                is_large = math.prod(map(int, factor.copy.shape)) >= SMALL
+                kind = ForKind.PARALLEL if plan.parallel and is_large else ForKind.SERIAL
                 fills.append(factor.filled(kind))
                 copies.append(factor.copy)
         contraction = replace(self.contraction, factors=(expressions[0], expressions[1]))
@@ -217,7 +231,10 @@ class PairedContraction:
 
 
 def paired(
-    contraction: Contraction, arguments: Sequence[Any], borders: Mapping[Any, Border]
+    contraction: Contraction,
+    arguments: Sequence[Any],
+    borders: Mapping[Any, Border],
+    rounded: Sequence[Any] = (),
 ) -> PairedContraction | None:
     """A contraction as one of pairs; None if its factors are not of bfloat16, or it does not pay.
 
@@ -229,23 +246,28 @@ def paired(
         it one of float32.
     borders : dict
         From the buffer of each padded copy to what it is a copy of, which is read instead.
+    rounded : sequence of Buffer
+        Buffers of float32 that hold numbers of bfloat16.
     """
     if contraction.dtype != _WIDE or contraction.inside or contraction.extents:
         return None
-    if not all(_is_widened(factor) for factor in contraction.factors):
+    if not all(_is_narrow(factor, rounded) for factor in contraction.factors):
         return None
+    readable = [*arguments, *rounded]
     candidates = [
         candidate
         for axis in contraction.reduced
-        if (candidate := _along(contraction, axis, arguments, borders)) is not None
+        if (candidate := _along(contraction, axis, readable, borders)) is not None
     ]
     best = min(candidates, key=lambda candidate: candidate.cost, default=None)
     most = _MAX_RELATIVE_COST * volume(contraction.axes)
     return best if best is not None and best.cost <= most else None
 
 
-def _is_widened(factor: Any) -> bool:
-    """Whether a factor is a number of bfloat16 in memory, cast to float32."""
+def _is_narrow(factor: Any, rounded: Sequence[Any]) -> bool:
+    """Whether a factor is a number of bfloat16 in memory, cast to float32 or held as one."""
+    if isinstance(factor, Load):
+        return is_among(buffer_of(factor), rounded)
     is_cast = isinstance(factor, tirx.Cast) and isinstance(factor.value, Load)
     return is_cast and str(buffer_of(factor.value).dtype) == _NARROW
 
@@ -253,7 +275,7 @@ def _is_widened(factor: Any) -> bool:
 def _along(
     contraction: Contraction,
     axis: Axis,
-    arguments: Sequence[Any],
+    readable: Sequence[Any],
     borders: Mapping[Any, Border],
 ) -> PairedContraction | None:
     """The contraction of the pairs of terms along an axis; None if these are not regular."""
@@ -261,13 +283,13 @@ def _along(
         return None
     half = Axis(variable(f"{axis.var.name}_pair", str(axis.var.ty)), ceil_div(axis.extent, 2), True)
     factors = []
-    for cast in contraction.factors:
-        buffer = buffer_of(cast.value)
+    for load in contraction.loads:
+        buffer = buffer_of(load)
         border = borders.get(buffer)
         source = buffer if border is None else border.source
         before = (0,) * len(buffer.shape) if border is None else border.before
-        factor = _factor(cast.value, axis, half, source, before)
-        if factor is None or not is_among(source, arguments):
+        factor = _factor(load, axis, half, source, before)
+        if factor is None or not is_among(source, readable):
             return None
         factors.append(factor)
     reduced = tuple(half if other is axis else other for other in contraction.reduced)

@@ -62,6 +62,7 @@ def nest_of(
     borders: Mapping[Any, Border] | None = None,
     arguments: Sequence[Any] = (),
     lasting: Sequence[Any] = (),
+    rounded: Sequence[Any] = (),
 ) -> Any | None:
     """The nest that computes a contraction and its epilogue.
 
@@ -81,6 +82,8 @@ def nest_of(
         Those of the kernel, of which pairs may be read.
     lasting : sequence of Buffer, optional
         The arguments that are the same in each step of a loop over time around the kernel.
+    rounded : sequence of Buffer, optional
+        The kernel's own buffers of float32 that hold numbers of bfloat16.
     """
     contraction = _contraction_of(stage, blocks[stage.name])
     if contraction is None:
@@ -98,7 +101,9 @@ def nest_of(
         chosen_plan = plan(unpadded, processor, result_store)
         if chosen_plan is not None and reads_both_along(unpadded, chosen_plan.vector):
             return emit(unpadded, chosen_plan, result_store)
-    pairs = paired(contraction, arguments, borders or {}) if processor.multiplies_pairs else None
+    pairs = None
+    if processor.multiplies_pairs:
+        pairs = paired(contraction, arguments, borders or {}, rounded)
     if pairs is not None:
         chosen_plan = plan(pairs.contraction, processor, result_store)
         if chosen_plan is not None:

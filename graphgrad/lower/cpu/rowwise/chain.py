@@ -303,6 +303,7 @@ def _checked(
     other_stages = [
         stage for stage, part in zip(kernel_stages, candidates, strict=True) if part is None
     ]
+    endings = _endings(kernel_stages, parts, internal)
     row_dimensions: dict[Any, list[int]] = {}
     loaded: list[Any] = []
     parts_left = len(parts)
@@ -310,6 +311,9 @@ def _checked(
         stored = [store.buffer for store in stage.stores]
         if parts_left and any(is_among(buffer, [*loaded, *row_dimensions]) for buffer in stored):
             return None
+        if any(stage is ending.stage for ending in endings):
+            row_dimensions |= {buffer: [] for buffer in stored}  # complete when all rows are
+            continue
         if part is None:
             if parts_left and any(
                 is_among(buffer_of(load), row_dimensions) for load in stage.loads
@@ -328,7 +332,6 @@ def _checked(
             if dimensions is None:
                 return None
             row_dimensions[store.buffer] = dimensions
-    endings = _endings(kernel_stages, parts, internal)
     other_stages = [s for s in other_stages if not any(s is ending.stage for ending in endings)]
     outside = [buffer_of(access) for s in other_stages for access in (*s.loads, *s.stores)]
     local = [

@@ -2,16 +2,21 @@
 
 import dataclasses
 import random
+import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
+import graphgrad as gg
 from graphgrad.lower.cpu import pair_products
 from graphgrad.lower.cpu import schedule as cpu
 from graphgrad.lower.cpu.contraction import pairs, replace
 from graphgrad.lower.cpu.tuning import AVX512
 from graphgrad.runtime.machine import processor_flags
+from tests.lower import kernel_programs
+from tests.lower.cpu import test_time_loops as time_loops
 from tests.lower.cpu.contraction.test_random import (
     FORMS,
     contraction,
@@ -19,7 +24,8 @@ from tests.lower.cpu.contraction.test_random import (
     results_of,
     with_map,
 )
-from tests.lower.kernel_programs import tensor
+from tests.lower.cpu.test_time_loops import STEPS
+from tests.lower.kernel_programs import run, tensor
 
 PAIRS = dataclasses.replace(AVX512, multiplies_pairs=True)
 NAME = "graphgrad_add_pair_product"
@@ -173,6 +179,66 @@ def test_what_a_kernel_allocates_is_no_bfloat16():
         name="y",
     )
     assert not is_paired(agrees([x, w], y))
+
+
+def rounded_recurrence(batch, hidden, transposed=False):
+    """Return the inputs and the states of a loop with products of rounded states."""
+    x = time_loops.tensor(STEPS + 1, batch, hidden, name="x")
+    w = time_loops.tensor(hidden, hidden, dtype="bfloat16", name="w")
+    k = te.reduce_axis((0, hidden), name="k")
+
+    def update(state):
+        rounded = te.compute(
+            state.shape, lambda t, i, j: state[t - 1, i, j].astype("bfloat16"), name="rounded"
+        )
+
+        def element(t, i, j):
+            weight = w[j, k] if transposed else w[k, j]
+            return te.sum(rounded[t, i, k].astype("float32") * weight.astype("float32"), axis=k)
+
+        of_state = te.compute(state.shape, element, name="product")
+        return te.compute(state.shape, lambda *at: x(*at) + of_state(*at))
+
+    first, states = time_loops.scan(update, batch, hidden)
+    return [x, w, first], states
+
+
+def run_recurrence(batch, hidden, transposed=False, first=None):
+    """Run such a loop on small integers, whose sums are exact in any order."""
+    inputs, states = rounded_recurrence(batch, hidden, transposed)
+    random = np.random.default_rng(hidden)
+    values = [
+        random.integers(-2, 3, [int(n) for n in tensor.shape]).astype(str(tensor.dtype))
+        for tensor in inputs
+    ]
+    if first is not None:
+        values[1][:] = 1
+        values[2][:] = first
+    return run(inputs, [states], values=values, make=gg.fallback.create_prim_func)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("batch, hidden", [(1, 128), (1, 129), (3, 129), (16, 128)])
+def test_states_that_a_loop_rounds(batch, hidden, transposed, monkeypatch):
+    """The weight is copied in pairs once, the state in each step."""
+    monkeypatch.setattr(kernel_programs, "UNIT", dataclasses.replace(PAIRS, step_bytes=0))
+    runs = run_recurrence(batch, hidden, transposed)
+    np.testing.assert_array_equal(runs.scheduled[0], runs.stock[0])
+    last = runs.stock[0][-1]
+    assert np.abs(last).max() < 1 << 24 and (last != last.astype(ml_dtypes.bfloat16)).any()
+    step = time_loops.step_of(runs)
+    assert NAME in step and ("w_pairs = " in runs.text or "panels = " in runs.text)
+    copies = [line for line in step.splitlines() if re.search(r"(pairs|panels)\[.*\] = ", line)]
+    assert copies and all("rounded_pairs[" in line for line in copies)
+
+
+def test_a_nan_that_a_loop_rounds(monkeypatch):
+    """The high bits of this one are those of infinity."""
+    monkeypatch.setattr(kernel_programs, "UNIT", dataclasses.replace(PAIRS, step_bytes=0))
+    first = np.array(0x7F800001, "uint32").view("float32")
+    runs = run_recurrence(1, 128, first=first)
+    assert NAME in runs.text
+    assert np.isnan(runs.scheduled[0][1:]).all()
 
 
 def test_processors_without_the_instruction():
