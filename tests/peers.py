@@ -5,6 +5,16 @@ import os
 from types import ModuleType
 
 
+def required(name: str, is_there: bool) -> None:
+    """Skip the test where something that is no module is missing; fail as `peer` does."""
+    import pytest
+
+    if not is_there and os.environ.get("GRAPHGRAD_REQUIRE_PEERS") == "1":
+        pytest.fail(f"{name} is required but not installed")
+    if not is_there:
+        pytest.skip(f"{name} is not installed")
+
+
 def peer(name: str) -> ModuleType:
     """Return the peer library, or skip the test or module; fail instead when peers are required.
 

@@ -56,6 +56,7 @@ lower/cpu/test_schedule.py
 lower/cpu/test_vector_math.py
 lower/cpu/winograd/test_form.py
 lower/cpu/winograd/test_nest.py::forward-1x8x8x16x16-1111
+lower/cuda/library/test_problems.py
 lower/cuda/test_schedule.py
 lower/cuda/test_stages.py
 lower/fusion/test_multi_output.py
@@ -88,6 +89,7 @@ registry/test_rules.py::relax.tanh-
 lower/codegen/cache/test_store.py
 report/test_coverage.py
 report/test_table.py
+runtime/cudnn/test_engine.py
 runtime/test_cores.py
 runtime/test_storage.py
 test_errors.py

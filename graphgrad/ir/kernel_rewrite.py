@@ -80,6 +80,19 @@ def _renewed(loop: Any) -> Any:
     return tirx.For(var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)
 
 
+def with_body(statement: tirx.For, body: Any) -> tirx.For:
+    """A loop with another body."""
+    return tirx.For(
+        statement.loop_var,
+        statement.min,
+        statement.extent,
+        statement.kind,
+        body,
+        statement.thread_binding,
+        statement.annotations,
+    )
+
+
 def rename_blocks(nest: Any, taken: set[str]) -> Any:
     """Statements whose blocks have new names and no annotations.
 

@@ -20,13 +20,16 @@ from ..ir.program import Program, substitute, variables_in
 from ..ir.tensor import type_shape
 from ..memory.effect_order import may_write
 from . import orders
-from .orders import Order
-from .rule import LAYOUT_RULES, LaidOut, LayoutRule, Site, as_in_model, order_of_weights
+from .orders import Order, OrderOfFilters
+from .rule import LAYOUT_RULES, LaidOut, LayoutRule, Site, as_in_model, asks_for_layout
 from .value import Bindings, Parts, Value
 
 
 def channels_last(
-    program: Program, storage: Mapping[str, Order] | None = None, keep: Collection[str] = ()
+    program: Program,
+    storage: Mapping[str, Order] | None = None,
+    keep: Collection[str] = (),
+    filters: OrderOfFilters = orders.filters_last,
 ) -> Program:
     """The program that computes the same with the channels innermost.
 
@@ -40,6 +43,8 @@ def channels_last(
     keep : collection of str
         Names of values that the caller will look up. They keep their shapes, and all that depends
         on them is computed from the variables of these names.
+    filters : callable
+        The order in which convolutions read weights, by their rank.
 
     Returns
     -------
@@ -52,7 +57,7 @@ def channels_last(
     pays = is_convertible(program)
     if not pays and not storage:
         return program
-    return _Rewriting(program, storage, keep, LAYOUT_RULES if pays else {}).program()
+    return _Rewriting(program, storage, keep, LAYOUT_RULES if pays else {}, filters).program()
 
 
 def is_convertible(program: Program) -> bool:
@@ -61,7 +66,7 @@ def is_convertible(program: Program) -> bool:
     A tensor that is overwritten must exist once, in one order: a conversion would be a copy.
     """
     return not may_write(program.body()) and any(
-        order_of_weights(value) is not None for _, value in program.bindings
+        asks_for_layout(value) for _, value in program.bindings
     )
 
 
@@ -74,7 +79,9 @@ class _Rewriting:
         storage: Mapping[str, Order],
         keep: Collection[str],
         rules: Mapping[str, LayoutRule],
+        filters: OrderOfFilters,
     ):
+        self._filters = filters
         self._program = program
         self._keep = set(keep)
         self._rules = rules
@@ -142,7 +149,7 @@ class _Rewriting:
         operands = [self._operand(argument) for argument in value.args]
         if not all(_is_known(argument.ty) for argument in value.args):
             return None
-        result = rule(Site(value, operands, var.name))
+        result = rule(Site(value, operands, var.name, self._filters))
         return None if isinstance(result, Value) and var.name in self._keep else result
 
     def _bound(self, var: Any, expr: Any, order: Order | list[Order]) -> Any:

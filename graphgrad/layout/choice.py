@@ -14,7 +14,7 @@ from ..ir.program import Program, variables_in
 from ..ir.tensor import type_shape
 from . import orders
 from .channels_last import channels_last, is_convertible
-from .orders import Order
+from .orders import Order, OrderOfFilters
 from .rule import order_of_weights
 
 
@@ -29,14 +29,19 @@ class Layout:
     storage : mapping of str to Order
         By parameter; those that are left out are stored as the model has them. What belongs to a
         parameter, a gradient or an optimizer's buffer, is stored as it is.
+    filters : callable
+        The order in which convolutions read weights, by their rank.
     """
 
     converts: bool = False
     storage: Mapping[str, Order] = field(default_factory=dict)
+    filters: OrderOfFilters = orders.filters_last
 
     def of(self, program: Program, keep: Collection[str] = ()) -> Program:
         """A program of the model in this layout; see `channels_last`."""
-        return channels_last(program, self.storage, keep) if self.converts else program
+        if not self.converts:
+            return program
+        return channels_last(program, self.storage, keep, self.filters)
 
     def stored_type(self, name: str, ty: relax.TensorType) -> relax.TensorType:
         """The type of what is stored for a tensor that belongs to a parameter."""
@@ -50,21 +55,32 @@ MODEL_LAYOUT = Layout()
 """Everything stays as the model has it."""
 
 
-def layout_for(target: tvm.target.Target) -> Layout:
+def layout_for(target: tvm.target.Target, by_library: bool = False) -> Layout:
     """The layout of computations on a target, with parameters as the model has them.
 
-    On processors the channels are the axis that kernels read as vectors. The schedules for GPUs
+    On processors the channels are the axis that kernels read as vectors. Our own schedules for GPUs
     read the innermost spatial axis so, which in the layout of ONNX is that already.
+
+    Parameters
+    ----------
+    target : Target
+    by_library : bool
+        Whether a library computes the convolutions on a GPU. It reads data and weights with the
+        channels innermost, as tensor cores want both.
     """
+    if by_library:
+        return Layout(converts=True, filters=orders.channels_last)
     return Layout(converts=str(target.kind.name) == "llvm")
 
 
 def choose_storage(layout: Layout, program: Program) -> Layout:
     """The layout with parameters stored as a program's convolutions read them."""
-    return replace(layout, storage=storage_of(program)) if layout.converts else layout
+    if not layout.converts:
+        return layout
+    return replace(layout, storage=storage_of(program, layout.filters))
 
 
-def storage_of(program: Program) -> dict[str, Order]:
+def storage_of(program: Program, filters: OrderOfFilters = orders.filters_last) -> dict[str, Order]:
     """The order of each parameter that a program reads only as weights of convolutions.
 
     Other parameters are left out. They are used otherwise too, or not at all, so they are stored as
@@ -80,7 +96,7 @@ def storage_of(program: Program) -> dict[str, Order]:
             # One set of uses for both variables.
             orders_of_uses[bound] = orders_of_uses[value.args[0]]
             continue
-        order = order_of_weights(value)
+        order = order_of_weights(value, filters)
         other_operands = value if order is None else relax.Tuple([value.args[0], *value.args[2:]])
         for var in variables_in(other_operands):
             orders_of_uses.setdefault(var, set()).add(None)

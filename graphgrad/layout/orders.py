@@ -7,11 +7,14 @@ An *order* says how a tensor of the model lies in memory: axis ``k`` of what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..ir.tensor import Dimension, same_dimension
 
 Order = tuple[int, ...]
+
+OrderOfFilters = Callable[[int], Order]
+"""From the rank of weights to the order in which convolutions read them."""
 
 
 def own(rank: int) -> Order:

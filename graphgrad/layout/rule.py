@@ -19,7 +19,7 @@ from ..ir.attributes import Attributes
 from ..ir.tensor import type_shape
 from ..tvm_fixes.hooks import change_attributes
 from . import orders
-from .orders import Order
+from .orders import Order, OrderOfFilters
 from .value import Parts, Value
 
 
@@ -50,11 +50,14 @@ class Site:
         itself if it is no tensor.
     name : str
         The name of the variable that the call is bound to.
+    filters : callable
+        The order in which convolutions read weights, by their rank.
     """
 
     call: relax.Call
     operands: list[Any]
     name: str
+    filters: OrderOfFilters
 
     @property
     def attributes(self) -> Attributes:
@@ -83,45 +86,50 @@ class Site:
 LayoutRule = Callable[[Site], LaidOut | Value | None]
 """Returns a new call; a `Value` where the result needs none; or None for the model's order."""
 
-OrderOfWeights = Callable[[relax.Call], Order | None]
-"""The order in which an op wants its second argument; None for a call that is not converted."""
+AsksForLayout = Callable[[relax.Call], bool]
+"""Whether a call wants its data channels last, and its weights, the second argument, likewise."""
 
 LAYOUT_RULES: dict[str, LayoutRule] = {}
 """The rules by the names of ops."""
 
-_ORDERS_OF_WEIGHTS: dict[str, OrderOfWeights] = {}
+_ASKING: dict[str, AsksForLayout] = {}
 
 
 def layout_rule(
-    *names: str, weights: OrderOfWeights | None = None
+    *names: str, asks: AsksForLayout | None = None
 ) -> Callable[[LayoutRule], LayoutRule]:
     """Register the layout rule of some ops.
 
     Parameters
     ----------
     *names : str
-    weights : callable, optional
+    asks : callable, optional
         Given for ops that ask for a layout, as convolutions do. All others follow their operands.
     """
 
     def register(function: LayoutRule) -> LayoutRule:
         for name in names:
             LAYOUT_RULES[name] = function
-            if weights is not None:
-                _ORDERS_OF_WEIGHTS[name] = weights
+            if asks is not None:
+                _ASKING[name] = asks
         return function
 
     return register
 
 
-def order_of_weights(value: Any) -> Order | None:
+def asks_for_layout(value: Any) -> bool:
+    """Whether a value is a call that asks for a layout, as convolutions do."""
+    name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
+    asks = _ASKING.get(name)
+    return asks is not None and asks(value)
+
+
+def order_of_weights(value: Any, filters: OrderOfFilters) -> Order | None:
     """The order in which a call reads its weights, its second argument, after conversion.
 
     None for any value but a call that asks for a layout.
     """
-    name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
-    order = _ORDERS_OF_WEIGHTS.get(name)
-    return None if order is None else order(value)
+    return filters(len(type_shape(value.args[1].ty))) if asks_for_layout(value) else None
 
 
 def following(rule: Callable[[Site, Any, Order], LaidOut | None]) -> LayoutRule:

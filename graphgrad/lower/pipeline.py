@@ -44,7 +44,9 @@ from .cpu.vector_math import vectorize_math
 from .cpu.wide_factors import widen_factors
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda
+from .cuda import stages as cuda_stages
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
+from .cuda.library.select import call_libraries
 from .cuda.sorting import sort_on_device
 from .fusion import (
     annotate_reductions,
@@ -73,6 +75,7 @@ PASSES: list[Entry] = [
     drop_te_gradients,
     specialize_kernels,
     fold_permutations,
+    When("libraries", [call_libraries]),
     accumulate_early,
     name_inner_tuples,
     decide_fusion,
@@ -150,7 +153,7 @@ class Lowering:
 
     Attributes
     ----------
-    target, kernels, winograd, overlap, early, budget
+    target, kernels, winograd, overlap, early, budget, libraries, tf32
         As in `lower`.
     binds : bool
         Whether schedules may bind variables in expressions (`schedule_loops`): not where TVM's own
@@ -166,6 +169,8 @@ class Lowering:
     overlap: Overlap = "refuse"
     early: EarlyBuilds | None = None
     budget: FunctionBudget | None = None
+    libraries: bool = True
+    tf32: bool = False
     binds: bool = True
     scheduled: cpu.Scheduled = field(default_factory=dict)
 
@@ -177,7 +182,8 @@ class Lowering:
     @property
     def may_repeat(self) -> MayRepeat:
         """Which maps a schedule will inline."""
-        return cpu.may_repeat
+        is_llvm = str(self.target.kind.name) == "llvm"
+        return cpu.may_repeat if is_llvm else cuda_stages.may_repeat
 
     @cached_property
     def processor(self) -> Processor:
@@ -198,6 +204,8 @@ def compile(
     winograd: bool = True,
     overlap: Overlap = "refuse",
     budget: FunctionBudget | None = None,
+    libraries: bool = True,
+    tf32: bool = False,
 ) -> Any:
     """An executable for the Relax virtual machine.
 
@@ -222,6 +230,11 @@ def compile(
         that the result is in new memory. What is not shared is overwritten in place either way.
     budget : FunctionBudget, optional
         For the memory of a function, as ``memory=`` of `train_step` makes it.
+    libraries : bool
+        For CUDA: whether cuDNN computes convolutions and matrix products where it is installed and
+        that is estimated to be faster than a kernel of ours.
+    tf32 : bool
+        For CUDA: whether cuDNN may round operands of float32 to 10 bits of mantissa.
 
     Returns
     -------
@@ -246,7 +259,9 @@ def compile(
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
         with EarlyBuilds(resolved) as early:
-            lowered = lower(program, resolved, None, winograd, overlap, early, budget)
+            lowered = lower(
+                program, resolved, None, winograd, overlap, early, budget, libraries, tf32
+            )
             return generate(lowered, resolved, early), None
 
     options = {"winograd": winograd, "overlap": overlap, "budget": budget and budget.settings}
@@ -268,6 +283,8 @@ def lower(
     overlap: Overlap = "refuse",
     early: EarlyBuilds | None = None,
     budget: FunctionBudget | None = None,
+    libraries: bool = True,
+    tf32: bool = False,
 ) -> tvm.IRModule:
     """A module of scheduled kernels and instructions of the Relax virtual machine.
 
@@ -284,6 +301,8 @@ def lower(
         Builds large kernels while others are lowered; to be handed to `generate` then.
     budget : FunctionBudget, optional
         For the memory of a function of the module; receives the plan.
+    libraries, tf32
+        As in `compile`.
 
     Raises
     ------
@@ -291,6 +310,7 @@ def lower(
         As `compile`.
     """
     options = {"kernels": kernels, "winograd": winograd, "overlap": overlap, "early": early}
+    options |= {"libraries": libraries, "tf32": tf32}
     return _lowering(target, **options, budget=budget)(mod)
 
 

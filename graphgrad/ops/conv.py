@@ -45,7 +45,6 @@ from ..ir.tensor import (
     type_shape,
 )
 from ..layout import orders
-from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, layout_rule
 from .define import call_op, define_op, in_given_shape
 from .elementwise import cast
@@ -896,31 +895,26 @@ def _lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, *call.args, primfunc_name_hint=name)
 
 
-def _order_of_weights(call: relax.Call) -> Order | None:
-    """The order in which a convolution reads its weights, if its layout is to be converted.
+def _has_standard_layout(call: relax.Call) -> bool:
+    """Whether the layout of a convolution is to be converted.
 
     It is not where it is another one than the standard: its author has chosen a layout.
     """
-    rank = len(call.args[1].ty.shape)
-    standard = Layouts.standard(rank - 2)
+    standard = Layouts.standard(len(call.args[1].ty.shape) - 2)
     if call.op.name in _TRANSPOSED:
         standard = standard.transposed
     attributes = Attributes(call.attrs)
     out_layout = standard.data if call.op == _DATA_GRADIENT else attributes.out_layout
-    if (
-        Layouts(attributes.data_layout, attributes.kernel_layout) != standard
-        or out_layout != standard.data
-    ):
-        return None
-    return orders.filters_last(rank)
+    found = Layouts(attributes.data_layout, attributes.kernel_layout)
+    return found == standard and out_layout == standard.data
 
 
-@layout_rule(*_CONVOLUTIONS, *_TRANSPOSED, weights=_order_of_weights)
+@layout_rule(*_CONVOLUTIONS, *_TRANSPOSED, asks=_has_standard_layout)
 def _convolution_layout(site: Site) -> LaidOut | None:
-    """The convolution of NHWC data with HWIO weights.
+    """The convolution of NHWC data with HWIO weights, or OHWI on a GPU.
 
-    Those of a transposed convolution become HWOI: the same memory as those of the convolution
-    whose data gradient it is.
+    Those of a transposed convolution become HWOI, or IHWO: the same memory as those of the
+    convolution whose data gradient it is.
     """
     layouts = _layouts(site)
     if layouts is None:
@@ -934,9 +928,9 @@ def _convolution_layout(site: Site) -> LaidOut | None:
 
 
 # The op that a transposed convolution is imported as where Relax's cannot state it.
-@layout_rule("graphgrad.conv_data_gradient", weights=_order_of_weights)
+@layout_rule("graphgrad.conv_data_gradient", asks=_has_standard_layout)
 def _data_gradient_layout(site: Site) -> LaidOut | None:
-    """The data gradient of NHWC data and HWIO weights, for a shape in the stored order."""
+    """The data gradient of NHWC data and reordered weights, for a shape in the stored order."""
     layouts = _layouts(site)
     if layouts is None:
         return None
@@ -947,17 +941,15 @@ def _data_gradient_layout(site: Site) -> LaidOut | None:
 
 def _layouts(site: Site) -> dict[str, str] | None:
     """The layouts of a convolution, channels last; None if it is not converted."""
-    filters = _order_of_weights(site.call)
-    if filters is None:
+    if not _has_standard_layout(site.call):
         return None
-    order = orders.channels_last(len(filters))
-    return {
-        "data_layout": orders.letters(site.attributes.data_layout, order),
-        "kernel_layout": orders.letters(site.attributes.kernel_layout, filters),
-    }
+    rank = site.operands[1].rank
+    data = orders.letters(site.attributes.data_layout, orders.channels_last(rank))
+    kernel = orders.letters(site.attributes.kernel_layout, site.filters(rank))
+    return {"data_layout": data, "kernel_layout": kernel}
 
 
 def _operands(site: Site) -> list[Any]:
     """The data and the weights of a convolution, channels last."""
     x, w = site.operands[:2]
-    return [x.in_order(orders.channels_last(x.rank)), w.in_order(orders.filters_last(w.rank))]
+    return [x.in_order(orders.channels_last(x.rank)), w.in_order(site.filters(w.rank))]

@@ -12,6 +12,7 @@ import tvm
 from tvm.runtime import vm
 
 from .arrays import Staging, lend, to_array
+from .cudnn.engine import register as register_cudnn
 from .errors import FolderError, InputError, MachineError
 from .loading import load_library
 
@@ -82,6 +83,8 @@ class Library:
         library = folder / entry["library"]
         try:
             machine = vm.VirtualMachine(load_library(library, device), device)
+            if device.type == "cuda":
+                register_cudnn()  # the program may call it
         except (RuntimeError, OSError) as error:
             raise MachineError(f"{library} cannot be loaded: {error}") from error
         functions = {

@@ -23,6 +23,9 @@ OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
 A launch that lacks memory has another error: kernels before it may have changed something.
 """
 
+_NAMES = re.compile("CUDA|cuDNN")
+"""Whose error it is: one of these is in its text."""
+
 
 def check_machine(manifest: Mapping[str, Any]) -> None:
     """Raise `MachineError` where loading or running would fail, or crash without a message."""
@@ -128,7 +131,7 @@ def restated(
     lacks_memory: Callable[[], Exception],
     failed: Callable[[str], Exception],
 ) -> Iterator[None]:
-    """While inside, what a CUDA device or its driver raises becomes one of two errors.
+    """While inside, what a CUDA device, its driver or cuDNN raises becomes one of two errors.
 
     Parameters
     ----------
@@ -143,7 +146,7 @@ def restated(
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, ours) or "CUDA" not in str(error):
+        if isinstance(error, ours) or not _NAMES.search(str(error)):
             raise
         if OUT_OF_MEMORY in str(error):
             release_pool()
@@ -154,7 +157,7 @@ def restated(
 def cuda_reason(error: BaseException) -> str:
     """The driver's message in an error, which for a failed launch holds the kernel's source too."""
     lines = str(error).splitlines()
-    return next((line.strip() for line in lines if "CUDA" in line), str(error))
+    return next((line.strip() for line in lines if _NAMES.search(line)), str(error))
 
 
 def release_pool() -> None:

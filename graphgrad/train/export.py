@@ -23,7 +23,7 @@ from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
 from ..memory.budget import MemoryBudget
-from ..precision.choice import Precision
+from ..precision.choice import TF32, Precision
 from ..runtime.folder import kernels_file
 from ..runtime.manifest import LOADER, STATE
 from . import checkpoint
@@ -58,6 +58,7 @@ def export_step(
     winograd: bool = True,
     precision: str | Precision = "float32",
     memory: int | float | MemoryBudget | None = None,
+    libraries: bool = True,
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -66,7 +67,7 @@ def export_step(
     Parameters
     ----------
     model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
-        As of `train_step`.
+        As of `train_step`, and so is `libraries`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
     shapes : mapping of str to shape, or a sequence of those, optional
@@ -91,8 +92,9 @@ def export_step(
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
     step_recipe = recipe(
-        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
-    )
+        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory,
+        libraries,
+    )  # fmt: skip
     shape_sets = chosen_shapes(step_recipe.input_types, shapes, [])
     initial_facts = {
         "optimizer": step_recipe.method,
@@ -243,7 +245,12 @@ def _write_library(
         mod.update(step_recipe.end_of_window())
     budget = step_recipe.step_budget()
     executable = compile_module(
-        mod, step_recipe.target, winograd=step_recipe.winograd, budget=budget
+        mod,
+        step_recipe.target,
+        winograd=step_recipe.winograd,
+        budget=budget,
+        libraries=step_recipe.libraries,
+        tf32=step_recipe.precision.dtype == TF32,
     )
     try:
         executable.export_library(str(folder / name))

@@ -188,16 +188,16 @@ def check_seed(seed: Any) -> int:
     return int(seed)
 
 
-def check_winograd(winograd: Any) -> bool:
-    """The switch of winograd, after checking that it is one.
+def check_switch(name: str, value: Any) -> bool:
+    """The value of an argument that is True or False, after checking that it is.
 
     Raises
     ------
     ArgumentError
     """
-    if not isinstance(winograd, bool):
-        raise ArgumentError(f"winograd={winograd!r} must be True or False")
-    return winograd
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}={value!r} must be True or False")
+    return value
 
 
 def names_in(wrt: Any) -> list[str]:

@@ -23,6 +23,7 @@ from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryPlan
 from ..memory.heap import give_back
 from ..memory.workspace import Workspace, take_workspace
+from ..precision.choice import TF32
 from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
 from .arena import Arena
@@ -200,10 +201,18 @@ class ModelOnDevice(Synchronized):
         self, mod: tvm.IRModule, name: str, early: EarlyBuilds, budget: FunctionBudget
     ) -> tvm.IRModule:
         """Lower a module, in the contexts of the watch if there is one."""
-        winograd = self._objective.winograd
+        objective = self._objective
         watch = self._watch
         with watch.lowering(name, budget) if watch is not None else nullcontext():
-            return lower(mod, self._target, winograd=winograd, early=early, budget=budget)
+            return lower(
+                mod,
+                self._target,
+                winograd=objective.winograd,
+                early=early,
+                budget=budget,
+                libraries=objective.libraries,
+                tf32=objective.precision.dtype == TF32,
+            )
 
     def _load(
         self,

@@ -20,6 +20,7 @@ from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
+from ..lower.cuda.library.select import absence as library_absence
 from ..lower.pipeline import lower
 from ..lower.target import target as resolve_target
 from ..memory.allocation import allocated_bytes
@@ -29,7 +30,7 @@ from ..runtime.owned import Description
 from .accumulate import END_OF_WINDOW, MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
 from .groups import by_parameter
-from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
+from .inputs import check_seed, check_switch, check_types, input_types, names_in, owned_types
 from .loss import LOSSES
 from .loss_scale import INITIAL, LossScale
 from .optimizer import Optimizer
@@ -58,6 +59,9 @@ class Objective:
         In which the functions compute, and take and return what belongs to parameters.
     winograd : bool
         As of `graphgrad.compile`.
+    libraries : bool
+        Whether libraries compute on the target what they compute faster; False where there are
+        none.
     precision : Precision
     memory : MemoryBudget or None
     """
@@ -70,6 +74,7 @@ class Objective:
     target: tvm.target.Target
     layout: Layout
     winograd: bool
+    libraries: bool
     precision: Precision
     memory: MemoryBudget | None
 
@@ -182,6 +187,7 @@ def objective(
     memory: Any,
     training: bool | None,
     names: Callable[[Model, WrtNames], list[str]],
+    libraries: bool = True,
 ) -> Objective:
     """Check the arguments that `train_step` and `value_and_grad` share, which document them.
 
@@ -190,6 +196,7 @@ def objective(
     model, loss, wrt, target, rules, winograd, precision, memory, training
     names : callable
         Given the model and `wrt`, returns the names of values.
+    libraries : bool
 
     Raises
     ------
@@ -202,7 +209,8 @@ def objective(
     TargetError
         There is no such target.
     """
-    winograd = check_winograd(winograd)
+    winograd = check_switch("winograd", winograd)
+    libraries = check_switch("libraries", libraries)
     precision, budget = precision_of(precision), budget_of(memory)
     types = input_types(model)
     function = ResolvedLoss(model, loss)
@@ -214,6 +222,7 @@ def objective(
     analyze(inlined.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
     resolved_target = resolve_target(target)
+    libraries = libraries and library_absence(resolved_target) is None
     return Objective(
         inlined=inlined,
         input_types=types,
@@ -221,8 +230,9 @@ def objective(
         wrt=value_names,
         wrt_variables=variables,
         target=resolved_target,
-        layout=layout_for(resolved_target),
+        layout=layout_for(resolved_target, by_library=libraries),
         winograd=winograd,
+        libraries=libraries,
         precision=precision,
         memory=budget,
     )
@@ -240,6 +250,7 @@ def recipe(
     winograd: bool = True,
     precision: Any = "float32",
     memory: Any = None,
+    libraries: bool = True,
 ) -> Recipe:
     """Check the arguments of `train_step`, which documents them.
 
@@ -254,8 +265,9 @@ def recipe(
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     shared = objective(
-        model, loss, wrt, target, rules, winograd, precision, memory, True, _parameters_to_train
-    )
+        model, loss, wrt, target, rules, winograd, precision, memory, True, _parameters_to_train,
+        libraries,
+    )  # fmt: skip
     # A step holds its parameters, from here on in the order of axes in which convolutions read
     # them; `value_and_grad` reads the model's at each call, as they are.
     layout = choose_storage(shared.layout, shared.inlined.program)

@@ -39,6 +39,7 @@ def train_step(
     accumulate: int = 1,
     precision: str | Precision = "float32",
     memory: int | float | MemoryBudget | None = None,
+    libraries: bool = True,
     seed: int = 0,
     rules: str = "auto",
     winograd: bool = True,
@@ -79,6 +80,8 @@ def train_step(
         As of `graphgrad.vjp`.
     winograd : bool
         As of `graphgrad.compile`: False computes all convolutions in the direct form.
+    libraries : bool
+        As of `graphgrad.compile`: False leaves contractions on a GPU to kernels of ours.
 
     Returns
     -------
@@ -101,8 +104,9 @@ def train_step(
     >>> loss = step(images, labels)
     """
     return TrainStep(
-        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
-    )
+        model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory,
+        libraries,
+    )  # fmt: skip
 
 
 class TrainStep(ModelOnDevice, TrainingStep):
@@ -159,6 +163,7 @@ class TrainStep(ModelOnDevice, TrainingStep):
         winograd: bool = True,
         precision: str | Precision = "float32",
         memory: int | float | MemoryBudget | None = None,
+        libraries: bool = True,
     ):
         # What is kept of the model has no values: the step has its own.
         self._recipe = recipe(
@@ -173,6 +178,7 @@ class TrainStep(ModelOnDevice, TrainingStep):
             winograd,
             precision,
             memory,
+            libraries,
         )
         super().__init__(self._recipe)
         self._seed = self._recipe.seed

@@ -40,6 +40,7 @@ def value_and_grad(
     precision: str | Precision = "float32",
     memory: int | float | MemoryBudget | None = None,
     as_numpy: bool = True,
+    libraries: bool = True,
 ) -> ValueAndGrad:
     """A function that computes a model's outputs and their gradients.
 
@@ -67,6 +68,8 @@ def value_and_grad(
         Whether results are copied to numpy. If not, they are tensors of TVM on the device, which
         other frameworks take over by ``from_dlpack`` without a copy; on a GPU they may still be
         being computed, on its default stream.
+    libraries : bool
+        As of `graphgrad.compile`.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def value_and_grad(
     >>> outputs, gradients = f({"x": x}, cotangent=np.ones((8, 10), "float32"))
     """
     return ValueAndGrad(
-        model, wrt, loss, training, rules, target, winograd, precision, memory, as_numpy
+        model, wrt, loss, training, rules, target, winograd, precision, memory, as_numpy, libraries
     )
 
 
@@ -114,13 +117,15 @@ class ValueAndGrad(ModelOnDevice):
         precision: str | Precision = "float32",
         memory: int | float | MemoryBudget | None = None,
         as_numpy: bool = True,
+        libraries: bool = True,
     ):
         if not isinstance(as_numpy, bool):
             raise ArgumentError(f"as_numpy={as_numpy!r} must be True or False")
         self._as_numpy = as_numpy
         checked = objective(
-            model, loss, wrt, target, rules, winograd, precision, memory, training, named_values
-        )
+            model, loss, wrt, target, rules, winograd, precision, memory, training, named_values,
+            libraries,
+        )  # fmt: skip
         super().__init__(checked)
         if LOSS in model.outputs and loss is not None and checked.loss.output is None:
             raise ArgumentError(

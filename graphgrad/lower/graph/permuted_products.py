@@ -24,7 +24,8 @@ from ...memory.effect_order import may_write
 from ...ops.linalg import matrix_product
 
 _MATMUL = "relax.matmul"
-_PERMUTATION = "relax.permute_dims"
+PERMUTATION = "relax.permute_dims"
+"""The op that permutes axes."""
 
 
 @compiler_pass(Phase.GRAPH, targets=("llvm",))
@@ -73,7 +74,7 @@ class _Permutations:
     def function(self) -> relax.Function:
         """The function with the permutations inside the products, and without the others."""
         bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
-        if not any(calls_op(binding.value, _PERMUTATION) for binding in bindings):
+        if not any(calls_op(binding.value, PERMUTATION) for binding in bindings):
             return self._func
         blocks = [
             relax.DataflowBlock(list(self._changed(block.bindings)), block.span)
@@ -81,7 +82,7 @@ class _Permutations:
             else block
             for block in self._func.body.blocks
         ]
-        body = relax.SeqExpr(_drop_unread(blocks, self._func), self._func.body.body)
+        body = relax.SeqExpr(drop_unread_permutations(blocks, self._func), self._func.body.body)
         return replace_body(self._func, body)
 
     def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
@@ -89,7 +90,7 @@ class _Permutations:
         # A variable of another dataflow block is not visible here, so each block has its own.
         self._bound = {binding.var: binding.value for binding in bindings}
         # By what they permute, the first permutation of each.
-        permutations = [each for each in bindings if calls_op(each.value, _PERMUTATION)]
+        permutations = [each for each in bindings if calls_op(each.value, PERMUTATION)]
         self._permuted = {each.value.args[0]: each for each in reversed(permutations)}
         absorbed: set[Any] = set()
         for binding in bindings:
@@ -134,7 +135,7 @@ class _Permutations:
         ):
             return product
         dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
-        order = None if permutation is None else _axes(permutation.value)
+        order = None if permutation is None else axes_of_permutation(permutation.value)
 
         def multiplied(left: te.Tensor, right: te.Tensor) -> te.Tensor:
             views = _View(left, left_axes), _View(right, right_axes)
@@ -149,22 +150,22 @@ class _Permutations:
         """The tensor that an operand is a permutation of, and its axes in the operand's order."""
         axes = list(range(len(type_shape(operand.ty))))
         value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
-        while value is not None and calls_op(value, _PERMUTATION):
-            inner = _axes(value)
+        while value is not None and calls_op(value, PERMUTATION):
+            inner = axes_of_permutation(value)
             axes = [inner[axis] for axis in axes]
             operand = value.args[0]
             value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
         return operand, axes
 
 
-def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
+def drop_unread_permutations(blocks: list[Any], func: relax.Function) -> list[Any]:
     """Blocks without the permutations that nothing reads any more."""
     read: set[Any] = set(variables_of(func.body.body))
     remaining: list[Any] = []
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
-            if calls_op(binding.value, _PERMUTATION) and binding.var not in read:
+            if calls_op(binding.value, PERMUTATION) and binding.var not in read:
                 continue
             read.update(variables_of(binding.value))
             bindings.append(binding)
@@ -172,7 +173,7 @@ def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
     return remaining[::-1]
 
 
-def _axes(permutation: Any) -> list[int]:
+def axes_of_permutation(permutation: Any) -> list[int]:
     """Which axis of its argument each axis of a permutation is."""
     rank = len(type_shape(permutation.ty))
     axes = permutation.attrs.axes

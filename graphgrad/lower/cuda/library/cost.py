@@ -1,0 +1,74 @@
+"""The times of a contraction on a GPU, estimated: by a library's plan, and by a kernel of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....runtime.cudnn.plans import Plan
+from ....runtime.cudnn.problem import CONVOLUTIONS, Problem
+
+_TENSOR_CORE = "TENSOR_CORE"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU does in a second, as far as estimates need it.
+
+    Attributes
+    ----------
+    bytes : float
+        Read and written.
+    half, tf32, single : float
+        Additions and multiplications: on tensor cores in 16 bits and in TF32, and in float32.
+    launch : float
+        Seconds that the shortest kernel takes.
+    """
+
+    bytes: float
+    half: float
+    tf32: float
+    single: float
+    launch: float = 2e-6
+
+
+RATES = {
+    90: Rates(bytes=4.3e12, half=790e12, tf32=395e12, single=60e12),
+    80: Rates(bytes=1.8e12, half=250e12, tf32=125e12, single=18e12),
+}
+"""By the compute capability: an H200 as measured, and an A100 at 80 % of its data sheet."""
+
+_OWN_SHARE = 0.25
+"""The share of the rate of float32 that our contractions reach: an assumption, not measured."""
+
+_LIBRARY_SHARE = 0.6
+"""The share of the rates that a library reaches in convolutions and products of networks."""
+
+
+def seconds_by_library(plan: Plan) -> float:
+    """The time of a problem by a plan."""
+    problem, rates = plan.problem, RATES[plan.architecture]
+    rate = rates.single
+    if _TENSOR_CORE in plan.notes:
+        rate = rates.tf32 if problem.inputs[0].dtype == "float32" else rates.half
+    # A workspace is written and read once.
+    moved = problem.bytes + 2 * plan.workspace
+    return max(moved / rates.bytes, problem.operations / (rate * _LIBRARY_SHARE), rates.launch)
+
+
+def seconds_by_own(problem: Problem, architecture: int) -> float:
+    """The time of a problem by a kernel of ours, which uses no tensor cores."""
+    rates = RATES[architecture]
+    computed = problem.operations / (rates.single * _OWN_SHARE)
+    return max(problem.bytes / rates.bytes, computed, rates.launch)
+
+
+def library_pays(plan: Plan) -> bool:
+    """Whether the library is to compute a problem.
+
+    Depthwise convolutions are a matter of memory, in which a kernel of ours takes part in the
+    fusion of what is around it, as it does in contractions that are as short as a launch.
+    """
+    problem = plan.problem
+    if problem.op in CONVOLUTIONS and problem.weights.shape[1] == 1:
+        return False
+    return seconds_by_library(plan) < seconds_by_own(problem, plan.architecture)

@@ -1,0 +1,91 @@
+"""Planning without a device: problems in, plans or reasons out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .... import runtime
+from ....runtime.cudnn.backend import library_path
+from ....runtime.cudnn.plans import WORKSPACE_LIMIT, Plan
+from ....runtime.cudnn.problem import Problem
+from .devices import capability_of
+from .no_device import libraries
+
+WORKER = [
+    sys.executable,
+    "-c",
+    "import sys; sys.path.insert(0, sys.argv[1]); from cudnn.worker import main; main()",
+    str(Path(runtime.__file__).parent),
+]
+"""The command of the process that plans."""
+
+_known: dict[tuple[str, str], Plan | str] = {}
+"""What is planned already, by the device and the problem."""
+
+
+def plan_all(
+    problems: Sequence[Problem], properties: Mapping[str, Any]
+) -> dict[Problem, Plan | str]:
+    """For each problem a plan, or why there is none.
+
+    cuDNN plans in a process of its own. Where it crashes, which a library may, the problem that it
+    was at has no plan, and the others are planned by another process.
+
+    Parameters
+    ----------
+    problems : sequence of Problem
+    properties : mapping
+        Of the device, as in `devices.PROFILES`.
+
+    Raises
+    ------
+    LoweringError
+        There is no C compiler, which planning needs.
+    """
+    device = json.dumps(properties, sort_keys=True)
+    waiting = [each for each in dict.fromkeys(problems) if (device, each.key) not in _known]
+    while waiting:
+        answers, complaint = _ask(waiting, properties)
+        if len(answers) < len(waiting):
+            answers.append(f"the process that plans ended: {complaint}")
+        for problem, answer in zip(waiting, answers, strict=False):
+            _known[device, problem.key] = answer
+        waiting = waiting[len(answers) :]
+    return {each: _known[device, each.key] for each in problems}
+
+
+def _ask(
+    problems: Sequence[Problem], properties: Mapping[str, Any]
+) -> tuple[list[Plan | str], str]:
+    """The answers of a process, as many as it has given, and the last that it has said."""
+    asked = {
+        "libraries": libraries(),
+        "properties": dict(properties),
+        "architecture": capability_of(properties),
+        "limit": WORKSPACE_LIMIT,
+        "problems": [problem.to_json() for problem in problems],
+    }
+    done = subprocess.run(
+        WORKER,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaint = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return [_answer(line) for line in done.stdout.splitlines()], complaint
+
+
+def _answer(line: str) -> Plan | str:
+    answer = json.loads(line)
+    return Plan.from_json(answer["plan"]) if "plan" in answer else str(answer["error"])
+
+
+def is_installed() -> bool:
+    """Whether cuDNN is at hand to plan with: as a Python package, so without loading it."""
+    return library_path() is not None

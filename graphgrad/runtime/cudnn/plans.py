@@ -1,0 +1,191 @@
+"""Plans: which of cuDNN's engines computes a problem, chosen with or without a device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from . import backend
+from .backend import Attribute, CudnnError, Descriptor, Kind, Note, Type
+from .graphs import operation_graph
+from .problem import Problem
+
+_NEVER = frozenset({Note.NONDETERMINISTIC, Note.REDUCED_PRECISION_REDUCTION})
+"""What no plan may do: two runs differ, or sums are rounded more than the numeric policy allows."""
+
+_TRANSFORMED = frozenset(
+    {
+        Note.FFT,
+        Note.WINOGRAD,
+        Note.WINOGRAD_TILE_4X4,
+        Note.WINOGRAD_TILE_6X6,
+        Note.WINOGRAD_TILE_13X13,
+    }
+)
+"""Nor this, beside that: rounding errors of another size than those of the sums."""
+
+_EXACT = _TRANSFORMED | {Note.TENSOR_CORE, Note.DOWN_CONVERT_INPUTS}
+"""What a plan for float32 may not do, where TF32 is not asked for."""
+
+WORKSPACE_LIMIT = 512 << 20
+"""Bytes of scratch memory that a plan may ask for."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a problem is computed.
+
+    Attributes
+    ----------
+    problem : Problem
+    workspace : int
+        Bytes of scratch memory.
+    engine : int
+        cuDNN's number of the engine.
+    notes : tuple of str
+        What it does to numbers.
+    cudnn : int
+        The version that has planned it, which alone can read `serialized`.
+    architecture : int
+        The compute capability of the device, such as 90.
+    serialized : str
+        cuDNN's own text.
+    """
+
+    problem: Problem
+    workspace: int
+    engine: int
+    notes: tuple[str, ...]
+    cudnn: int
+    architecture: int
+    serialized: str
+
+    def to_json(self) -> str:
+        """A text that `from_json` reads."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The plan that `to_json` has written."""
+        described = json.loads(text)
+        problem = Problem.from_json(described.pop("problem"))
+        return Plan(problem=problem, **{**described, "notes": tuple(described["notes"])})
+
+
+def forbidden_notes(problem: Problem) -> frozenset[Note]:
+    """What an engine may not do to the numbers of a problem."""
+    halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in problem.tensors)
+    return _NEVER | (_TRANSFORMED if halves or problem.tf32 else _EXACT)
+
+
+def plan(
+    problem: Problem, target: Descriptor, architecture: int, limit: int = WORKSPACE_LIMIT
+) -> Plan:
+    """The first plan that cuDNN proposes and that may be taken.
+
+    Parameters
+    ----------
+    problem : Problem
+    target : Descriptor
+        The device's properties; see `graphs.device`.
+    architecture : int
+        Its compute capability, such as 90.
+    limit : int
+        Bytes of scratch memory that it may ask for.
+
+    Raises
+    ------
+    CudnnError
+        There is none; says how many were proposed, and why they were passed over.
+    """
+    passed_over: dict[str, int] = {}
+    for made in _candidates(problem, target, passed_over):
+        if made.workspace > limit:
+            _count(passed_over, f"more than {limit} bytes of workspace")
+            continue
+        serialized = bytes(made.descriptor.values(Attribute.PLAN_JSON, Type.CHAR))
+        return Plan(
+            problem,
+            made.workspace,
+            made.engine,
+            tuple(sorted(note.name for note in made.notes)),
+            backend.version(),
+            architecture,
+            serialized.rstrip(b"\0").decode(),
+        )
+    reasons = ", ".join(f"{why} ({count}×)" for why, count in sorted(passed_over.items()))
+    raise CudnnError(f"cuDNN has no plan for {problem.op}: {reasons or 'nothing is proposed'}")
+
+
+def load(made: Plan, target: Descriptor) -> Descriptor:
+    """The execution plan of a plan, on a device.
+
+    Raises
+    ------
+    CudnnError
+        Another version has made it, or cuDNN refuses it.
+    """
+    if made.cudnn != backend.version():
+        raise CudnnError(f"a plan of cuDNN {made.cudnn}, but this is {backend.version()}")
+    loaded = Descriptor(Kind.EXECUTION_PLAN)
+    loaded.set(Attribute.PLAN_DEVICE, Type.DESCRIPTOR, [target])
+    text = made.serialized.encode() + b"\0"
+    return loaded.set(Attribute.PLAN_JSON, Type.CHAR, text).finish()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    descriptor: Descriptor
+    workspace: int
+    engine: int
+    notes: frozenset[Note]
+
+
+def _candidates(
+    problem: Problem, target: Descriptor, passed_over: dict[str, int]
+) -> Iterator[_Candidate]:
+    """Plans in cuDNN's order of preference; counts those that are passed over, by the reason."""
+    graph = operation_graph(problem)
+    forbidden = forbidden_notes(problem)
+    for mode in (backend.HEURISTIC_A, backend.HEURISTIC_FALLBACK):
+        for config in _configs(graph, mode, target, passed_over):
+            engine = Descriptor(Kind.ENGINE)
+            config.fill(Attribute.CONFIG_ENGINE, [engine])
+            numbers = engine.values(Attribute.ENGINE_NUMERICAL_NOTES, Type.NUMERICAL_NOTE)
+            notes = frozenset(Note(number) for number in numbers)
+            if notes & forbidden:
+                _count(passed_over, "/".join(sorted(note.name for note in notes & forbidden)))
+                continue
+            made = Descriptor(Kind.EXECUTION_PLAN)
+            made.set(Attribute.PLAN_CONFIG, Type.DESCRIPTOR, [config])
+            made.set(Attribute.PLAN_DEVICE, Type.DESCRIPTOR, [target])
+            try:
+                made.finish()
+            except CudnnError:
+                _count(passed_over, "the engine does not serve it")
+                continue
+            (workspace,) = made.values(Attribute.PLAN_WORKSPACE, Type.INT64)
+            (number,) = engine.values(Attribute.ENGINE_INDEX, Type.INT64)
+            yield _Candidate(made, workspace, number, notes)
+
+
+def _configs(
+    graph: Descriptor, mode: int, target: Descriptor, passed_over: dict[str, int]
+) -> list[Descriptor]:
+    heuristic = Descriptor(Kind.ENGINE_HEURISTIC)
+    heuristic.set(Attribute.HEURISTIC_GRAPH, Type.DESCRIPTOR, [graph])
+    heuristic.set(Attribute.HEURISTIC_MODE, Type.HEURISTIC_MODE, [mode])
+    heuristic.set(Attribute.HEURISTIC_DEVICE, Type.DESCRIPTOR, [target])
+    try:
+        heuristic.finish()
+        proposed = heuristic.count(Attribute.HEURISTIC_RESULTS, Type.DESCRIPTOR)
+        configs = [Descriptor(Kind.ENGINE_CONFIG) for _ in range(proposed)]
+        return configs[: heuristic.fill(Attribute.HEURISTIC_RESULTS, configs)]
+    except CudnnError as error:
+        _count(passed_over, str(error))
+        return []
+
+
+def _count(passed_over: dict[str, int], why: str) -> None:
+    passed_over[why] = passed_over.get(why, 0) + 1

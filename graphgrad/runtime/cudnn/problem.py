@@ -1,0 +1,134 @@
+"""A contraction for a library to compute: what it is, and which tensors it reads and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+CONVOLUTIONS = ("conv_forward", "conv_data_gradient", "conv_weight_gradient")
+MATMUL = "matmul"
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """The form of a tensor in memory.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        In the order of cuDNN, whatever that in memory is: N, C and the spatial axes of data; K, C
+        and the spatial axes of weights; batch, rows, columns of matrices.
+    strides : tuple of int
+        In elements.
+    dtype : str
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """What a pass over the tensor moves; an axis of stride 0 is read once."""
+        extents = zip(self.shape, self.strides, strict=True)
+        return _BYTES[self.dtype] * prod(extent for extent, stride in extents if stride)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A contraction.
+
+    Attributes
+    ----------
+    op : str
+        ``"conv_forward"`` reads data and weights, ``"conv_data_gradient"`` a cotangent and weights,
+        ``"conv_weight_gradient"`` data and a cotangent, ``"matmul"`` two stacks of matrices.
+    inputs : tuple of TensorForm
+        In that order.
+    output : TensorForm
+    tf32 : bool
+        Whether operands of float32 may be rounded to 10 bits of mantissa.
+    strides, padding_before, padding_after, dilation : tuple of int
+        Of a convolution's window, for each spatial axis.
+    """
+
+    op: str
+    inputs: tuple[TensorForm, ...]
+    output: TensorForm
+    tf32: bool = False
+    strides: tuple[int, ...] = ()
+    padding_before: tuple[int, ...] = ()
+    padding_after: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[TensorForm, ...]:
+        """The inputs, then the output: a tensor's place here is its number for cuDNN."""
+        return (*self.inputs, self.output)
+
+    @property
+    def data(self) -> TensorForm:
+        """The side of a convolution that has its input channels."""
+        return self.output if self.op == "conv_data_gradient" else self.inputs[0]
+
+    @property
+    def weights(self) -> TensorForm:
+        """The weights of a convolution."""
+        return self.output if self.op == "conv_weight_gradient" else self.inputs[1]
+
+    @property
+    def result(self) -> TensorForm:
+        """The side of a convolution that has its output channels."""
+        if self.op == "conv_forward":
+            return self.output
+        return self.inputs[0 if self.op == "conv_data_gradient" else 1]
+
+    @property
+    def operations(self) -> int:
+        """Additions and multiplications."""
+        if self.op == MATMUL:
+            return 2 * prod(self.output.shape) * self.inputs[0].shape[-1]
+        return 2 * prod(self.result.shape) * prod(self.weights.shape[1:])
+
+    @property
+    def bytes(self) -> int:
+        """What moves if every tensor is read or written once."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `from_json` reads it."""
+        return asdict(self)
+
+    @property
+    def key(self) -> str:
+        """A text that two problems share only if they are equal."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(described: Mapping[str, Any]) -> Problem:
+        """The problem that `to_json` describes."""
+        tensors = [_tensor(each) for each in (*described["inputs"], described["output"])]
+        windows = ("strides", "padding_before", "padding_after", "dilation")
+        return Problem(
+            described["op"],
+            tuple(tensors[:-1]),
+            tensors[-1],
+            described["tf32"],
+            **{name: tuple(described[name]) for name in windows},
+        )
+
+
+def _tensor(described: Mapping[str, Any]) -> TensorForm:
+    return TensorForm(
+        tuple(described["shape"]), tuple(described["strides"]), str(described["dtype"])
+    )
+
+
+def strides_of(extents: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a compact tensor, in elements."""
+    return tuple(prod(extents[axis + 1 :]) for axis in range(len(extents)))

@@ -1,0 +1,121 @@
+"""Contractions that cuDNN computes; on the emulated device NumPy does, in its place."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.errors import DeviceError
+from graphgrad.lower.cuda.library import select
+from graphgrad.runtime.cudnn.backend import CudnnError, library_path
+from graphgrad.runtime.cudnn.engine import NAME
+from graphgrad.runtime.cudnn.plans import Plan
+from graphgrad.runtime.cudnn.problem import MATMUL
+from tests.cuda.device.running import Program, assert_close, gpu, is_emulated
+from tests.emulator.library import Library
+from tests.running import function
+from tests.train.nets import deep
+
+nn, permute = relax.op.nn, relax.op.permute_dims
+WORKSPACE = 96
+HALF = "bfloat16"
+
+
+CASES = {
+    "conv_first": (
+        lambda b, x, w: b.emit(nn.conv2d(x, w, strides=(2, 1), padding=(1, 2, 0, 1))),
+        [(2, 3, 7, 8), (4, 3, 3, 2)],
+    ),
+    "conv_last": (
+        lambda b, x, w: b.emit(
+            nn.conv2d(x, w, dilation=2, padding=2, groups=2, data_layout="NHWC",
+                      kernel_layout="OHWI")
+        ),
+        [(2, 7, 6, 4), (6, 3, 3, 2)],
+    ),
+    "conv3d": (
+        lambda b, x, w: b.emit(nn.conv3d(x, w, strides=2)),
+        [(2, 3, 5, 4, 5), (4, 3, 2, 1, 2)],
+    ),
+    "tall": (lambda b, x, w: b.emit(relax.op.matmul(x, b.emit(permute(w)))), [(2, 3, 5), (4, 5)]),
+    "turned": (
+        lambda b, x, y: b.emit(
+            relax.op.matmul(b.emit(permute(x, [0, 2, 1, 3])), b.emit(permute(y, [0, 2, 3, 1])))
+        ),
+        [(2, 5, 3, 4), (2, 6, 3, 4)],
+    ),
+    "stacked": (lambda b, x, y: b.emit(relax.op.matmul(x, y)), [(2, 3, 4, 5), (2, 3, 5, 6)]),
+    "spread": (lambda b, x, y: b.emit(relax.op.matmul(x, y)), [(1, 4, 5), (3, 5, 6)]),
+}  # fmt: skip
+"""Functions of two tensors, and their shapes."""
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """The library, which is to compute whatever it can; where it is emulated, by plans of ours."""
+    monkeypatch.delenv(select.SWITCH)
+    monkeypatch.setattr(select, "library_pays", lambda plan: True)
+    if not is_emulated():
+        if library_path() is None:
+            pytest.skip("cuDNN is not installed")
+        yield None
+        return
+
+    def plan_all(problems, properties):
+        return {each: Plan(each, WORKSPACE, 0, (), 0, 90, "") for each in problems}
+
+    monkeypatch.setattr(select, "plan_all", plan_all)
+    monkeypatch.setattr(select, "is_installed", lambda: True)
+    with Library() as counting:
+        yield counting
+
+
+def test_contractions_and_their_gradients(library):
+    functions = {}
+    for name, (build, shapes) in CASES.items():
+        mod = gg.vjp(function(build, *((shape, HALF) for shape in shapes), name=name), name)
+        functions |= {f"{name}_vjp": mod[f"{name}_vjp"]}
+    program = Program(tvm.IRModule(functions))
+    rng = np.random.default_rng(0)
+    for name in CASES:
+        params = functions[f"{name}_vjp"].params
+        arrays = [rng.standard_normal([int(n) for n in p.ty.shape]).astype(HALF) for p in params]
+        program.check(f"{name}_vjp", *arrays)
+    if library is not None:
+        # Each twice: the product, and two gradients.
+        assert len(library.computed) == 2 * 3 * len(CASES)
+        assert sum(each.op == MATMUL for each in library.computed) == 2 * 3 * 4
+
+
+def test_a_step_is_that_of_our_kernels(library):
+    model = deep(blocks=1, channels=8)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((4, 3, 8, 8)).astype("float32"), np.arange(4)
+    results = []
+    for settings in ({"target": gpu()}, {"target": gpu(), "libraries": False}):
+        step = gg.train_step(model, optimizer=gg.optim.SGD(0.1, momentum=0.9), **settings)
+        losses = [float(step(x, y)) for _ in range(2)]
+        results.append({**step.params, **step.state, "losses": np.array(losses, "float32")})
+    for name, value in results[0].items():
+        assert_close(value, results[1][name])
+    if library is not None:
+        ops = {each.op for each in library.computed}
+        assert ops == {"conv_forward", "conv_weight_gradient", MATMUL}
+        weights = [each.weights for each in library.computed if each.op != MATMUL]
+        # In memory as tensor cores want them: channels innermost.
+        assert {each.strides[1] for each in weights} == {1}
+
+
+def test_what_the_library_refuses_is_an_error_of_ours(library, monkeypatch):
+    if library is None:
+        pytest.skip("cuDNN itself refuses nothing here")
+
+    def refuse(*_):
+        raise CudnnError("cuDNN cannot compute conv_forward: CUDNN_STATUS_EXECUTION_FAILED")
+
+    step = gg.train_step(deep(blocks=1), optimizer=gg.optim.SGD(0.1), target=gpu())
+    tvm_ffi.register_global_func(NAME, refuse, override=True)
+    with pytest.raises(DeviceError, match="CUDNN_STATUS_EXECUTION_FAILED"):
+        float(step(np.zeros((4, 3, 8, 8), "float32"), np.arange(4)))

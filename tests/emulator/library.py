@@ -1,0 +1,122 @@
+"""Stands in for cuDNN on the emulated GPU: each problem as NumPy computes it, on the host.
+
+It sees of a tensor what cuDNN sees: a pointer, and the extents and strides that the plan states. A
+wrong stride, a workspace that is somebody's memory, and a plan for other tensors give wrong numbers
+or an error here, as they would there.
+"""
+
+from itertools import product
+
+import numpy as np
+import tvm_ffi
+
+from graphgrad.runtime.cudnn.engine import NAME
+from graphgrad.runtime.cudnn.plans import Plan
+from graphgrad.runtime.cudnn.problem import MATMUL
+
+GARBAGE = 0xA5
+"""What is left in workspaces."""
+
+
+class Library:
+    """The stand-in, while it is registered; counts what it computes.
+
+    Attributes
+    ----------
+    computed : list of Problem
+    """
+
+    def __init__(self):
+        self.computed = []
+
+    def __enter__(self):
+        tvm_ffi.register_global_func(NAME, self._compute, override=True)
+        return self
+
+    def __exit__(self, *_):
+        tvm_ffi.remove_global_func(NAME)
+
+    def _compute(self, *arguments):
+        *inputs, text, output, workspace = arguments
+        plan = Plan.from_json(str(text))
+        problem = plan.problem
+        assert workspace.numel() >= plan.workspace
+        workspace.copyfrom(np.full(workspace.shape, GARBAGE, "uint8"))
+        views = [
+            _strided(tensor.numpy().reshape(-1), form).astype("float64")
+            for tensor, form in zip(inputs, problem.inputs, strict=True)
+        ]
+        result = _product(*views) if problem.op == MATMUL else _convolution(problem, *views)
+        memory = np.full(output.numel(), np.nan, output.numpy().dtype)
+        _strided(memory, problem.output)[...] = result
+        assert not np.isnan(memory.astype("float64")).any() or np.isnan(result).any()
+        output.copyfrom(memory.reshape(output.shape))
+        self.computed.append(problem)
+
+
+def _strided(flat, form):
+    """A flat array with the extents and strides of a form; it must lie within the array."""
+    assert str(flat.dtype) == form.dtype
+    last = sum(
+        (extent - 1) * stride for extent, stride in zip(form.shape, form.strides, strict=True)
+    )
+    assert last < flat.size
+    strides = [stride * flat.itemsize for stride in form.strides]
+    return np.lib.stride_tricks.as_strided(flat, form.shape, strides)
+
+
+def _product(a, b):
+    return a @ b
+
+
+def _convolution(problem, first, second):
+    """A convolution, or one of its gradients, tap by tap."""
+    groups = problem.data.shape[1] // problem.weights.shape[1]
+    axes = len(problem.strides)
+    padding = list(zip(problem.padding_before, problem.padding_after, strict=True))
+    padded = [
+        extent + before + after
+        for extent, (before, after) in zip(problem.data.shape[2:], padding, strict=True)
+    ]
+    outputs = problem.result.shape[2:]
+    n, channels, k = problem.data.shape[0], problem.data.shape[1], problem.weights.shape[0]
+    grouped = {
+        "data": (n, groups, channels // groups),
+        "weights": (groups, k // groups, channels // groups),
+        "result": (n, groups, k // groups),
+    }
+    taps = list(product(*map(range, problem.weights.shape[2:])))
+
+    def window(tap):
+        steps = zip(tap, problem.dilation, problem.strides, outputs, strict=True)
+        return tuple(slice(t * d, t * d + (o - 1) * s + 1, s) for t, d, s, o in steps)
+
+    def parts(array, name):
+        return array.reshape(*grouped[name], *array.shape[2:])
+
+    if problem.op == "conv_data_gradient":
+        ct, w = parts(first, "result"), parts(second, "weights")
+        result = np.zeros((*grouped["data"], *padded))
+        for tap in taps:
+            at = (..., *window(tap))
+            result[at] += np.einsum("ngk...,gkc->ngc...", ct, w[(..., *tap)])
+        inner = tuple(
+            slice(before, before + extent)
+            for extent, (before, _) in zip(problem.data.shape[2:], padding, strict=True)
+        )
+        return result[(..., *inner)].reshape(problem.output.shape)
+    x = parts(np.pad(first, [(0, 0), (0, 0), *padding]), "data")
+    if problem.op == "conv_forward":
+        w = parts(second, "weights")
+        result = np.zeros((*grouped["result"], *outputs))
+        for tap in taps:
+            at = (..., *window(tap))
+            result += np.einsum("ngc...,gkc->ngk...", x[at], w[(..., *tap)])
+        return result.reshape(problem.output.shape)
+    ct = parts(second, "result")
+    result = np.zeros((*grouped["weights"], *problem.weights.shape[2:]))
+    letters = "xyz"[:axes]
+    for tap in taps:
+        at = (..., *window(tap))
+        result[(..., *tap)] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x[at], ct)
+    return result.reshape(problem.output.shape)

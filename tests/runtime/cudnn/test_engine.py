@@ -1,0 +1,72 @@
+"""What the function that compiled programs call checks, before it hands anything to cuDNN."""
+
+import numpy as np
+import pytest
+import tvm
+
+from graphgrad.runtime.cudnn import backend, engine, plans
+from graphgrad.runtime.cudnn.backend import CudnnError
+from graphgrad.runtime.cudnn.plans import Plan
+from graphgrad.runtime.cudnn.problem import MATMUL, Problem, TensorForm
+
+FORMS = [TensorForm((1, 2, 3), (6, 3, 1), "float32"), TensorForm((1, 3, 4), (12, 1, 3), "float32")]
+PRODUCT = Problem(MATMUL, tuple(FORMS), TensorForm((1, 2, 4), (8, 4, 1), "float32"))
+HERE = 91000
+
+
+def plan(workspace=64, version=HERE, architecture=90):
+    return Plan(PRODUCT, workspace, 4, (), version, architecture, "{}")
+
+
+def tensors(*sizes, workspace):
+    arrays = [np.zeros(size, "float32") for size in sizes]
+    return [tvm.runtime.tensor(array) for array in (*arrays, np.zeros(workspace, "uint8"))]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A GPU of capability 9.0 and a version of cuDNN that are not there."""
+    monkeypatch.setattr(engine, "_device", lambda index: engine._Device(None, None, 90))
+    monkeypatch.setattr(backend, "version", lambda: HERE)
+    monkeypatch.setattr(plans, "load", lambda made, target: made)
+    engine._loaded.cache_clear()
+    yield
+    engine._loaded.cache_clear()
+
+
+def call(made, a, b, output, workspace):
+    engine.compute(a, b, made.to_json(), output, workspace)
+
+
+def test_a_workspace_that_is_too_small(device):
+    with pytest.raises(CudnnError, match=r"wants 64 bytes of workspace, but .* with 32"):
+        call(plan(), *tensors(6, 12, 8, workspace=32))
+
+
+def test_tensors_of_other_sizes(device):
+    with pytest.raises(CudnnError, match=r"tensors of \[6, 12, 9\] elements"):
+        call(plan(), *tensors(6, 12, 9, workspace=64))
+
+
+@pytest.mark.parametrize("made", [plan(version=90900), plan(architecture=80)], ids=["old", "other"])
+def test_a_plan_of_another_version_or_device_is_made_anew_in_its_workspace(
+    device, monkeypatch, made
+):
+    asked = []
+
+    def plan_again(problem, target, architecture, limit):
+        asked.append((problem, architecture, limit))
+        return plan(workspace=16)
+
+    monkeypatch.setattr(plans, "plan", plan_again)
+    text = made.to_json()
+    assert engine._loaded(text, 0)[0] == engine._loaded(text, 0)[0] == plan(workspace=16)
+    assert asked == [(PRODUCT, 90, 64)]
+
+
+def test_a_plan_of_this_version_is_taken_as_it_is(device):
+    assert engine._loaded(plan().to_json(), 0)[0] == plan()
+
+
+def test_a_wide_stride_counts_to_the_last_element():
+    assert engine._elements(TensorForm((2, 3), (10, 1), "float32")) == 13
