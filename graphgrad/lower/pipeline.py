@@ -44,6 +44,7 @@ from .cpu.vector_math import vectorize_math
 from .cpu.wide_factors import widen_factors
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda
+from .cuda import stages as cuda_stages
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.library.select import call_libraries
 from .cuda.sorting import sort_on_device
@@ -181,7 +182,8 @@ class Lowering:
     @property
     def may_repeat(self) -> MayRepeat:
         """Which maps a schedule will inline."""
-        return cpu.may_repeat
+        is_llvm = str(self.target.kind.name) == "llvm"
+        return cpu.may_repeat if is_llvm else cuda_stages.may_repeat
 
     @cached_property
     def processor(self) -> Processor:
