@@ -7,8 +7,8 @@ the other one reads or writes.
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,13 +165,16 @@ def _is_same_element(load: Any, store: Any, variables: list[Any]) -> bool:
     analyzer = tvm.sym.Analyzer()
     for variable, extent in zip(variables, extents[1], strict=True):
         analyzer.bind(variable, tvm.ir.Range(0, extent))
-    positions = [
-        functools.reduce(
-            lambda at, pair: at * pair[1] + pair[0], zip(indices, shape, strict=True), 0
-        )
-        for indices, shape in ((load.indices, extents[0]), (store.indices, extents[1]))
-    ]
-    return bool(analyzer.can_prove_equal(*positions))
+    read, written = _number(load.indices, extents[0]), _number(store.indices, extents[1])
+    return bool(analyzer.can_prove_equal(read, written))
+
+
+def _number(indices: Any, extents: Sequence[Any]) -> Any:
+    """The number of an element in the order of memory."""
+    number = tirx.const(0, "int64")
+    for index, extent in zip(indices, extents, strict=True):
+        number = number * extent + index
+    return number
 
 
 def _mentions(store: Any, variables: list[Any]) -> bool:
