@@ -31,7 +31,6 @@ from .fallback.gradient import te_gradient
 from .fallback.intrinsics import register_intrinsic_gradient
 from .fallback.jvp import te_jvp
 from .frontend.model import Model
-from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
 from .frontend.torch_import import from_torch
 from .lower.pipeline import compile, pipeline
@@ -51,6 +50,7 @@ from .train.export import export_step
 from .train.gradient_onnx import gradient_to_onnx
 from .train.hvp import hvp
 from .train.jacobian import jacobian
+from .train.model_onnx import to_onnx
 from .train.per_example import per_example_grads
 from .train.step import train_step
 from .train.step_onnx import step_to_onnx

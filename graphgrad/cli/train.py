@@ -13,12 +13,12 @@ from typing import Any
 import onnx
 
 from ..errors import ArgumentError, CheckpointError, OutputError
-from ..frontend.onnx_export import to_onnx
 from ..lower.device import device_of
 from ..lower.target import target
 from ..models import resnet_digits
 from ..report.progress import ProgressLine
 from ..report.training import TrainingReport
+from ..train.model_onnx import to_onnx
 from ..train.run import History, Observer, Outcome, train
 from ..train.step import TrainStep
 from .checkpoints import Checkpoints, Saved

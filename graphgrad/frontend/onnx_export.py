@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 from onnx.external_data_helper import set_external_data
 
-from ..errors import ModelError
-from ..files import check_path, write_file, writing
+from ..files import write_file, writing
 from ..runtime.files import UNFINISHED, lock, sync_folder, unfinished, unlock
 from .arrays import checked_arrays
 from .model import Model
@@ -30,51 +30,35 @@ _PAGE_BYTES = 4096  # at whole pages of a file of weights, a runtime can map the
 _DIGITS = 16  # of the digest in the name of a file of weights
 
 
-def to_onnx(
-    model: Model,
-    params: Mapping[str, Any],
-    state: Mapping[str, Any] | None,
-    path: str | os.PathLike[str],
+def write_inference(
+    model: Model, params: Mapping[str, Any], state: Mapping[str, Any] | None, path: Path
 ) -> None:
-    """Write a model with the given values, in inference form, to an ONNX file.
-
-    The graph and all names are those of the model's (repaired) ONNX model. Where some outputs
-    come from loss operators and others do not, the losses are left out, and so are the inputs,
-    such as labels, that only they read. The file appears whole or not at all, and replaces one of
-    the same name. A model of more than 2 GB keeps its weights in a second file beside it, whose
-    name is that of the file, a digest of the weights, and ``.data``; no name ever shows those of
-    another model. That of a model which is replaced goes.
-
-    Parameters
-    ----------
-    model : Model
-        One that came from ONNX.
-    params, state : mapping of str to array
-        A value for each of ``model.params`` and ``model.state``, of the same shape and dtype.
-    path : path
-
-    Raises
-    ------
-    ModelError
-        If the model did not come from ONNX.
-    InputError
-        If names, shapes or dtypes are not those of the model.
-    ArgumentError
-        If the folder of `path` does not exist, or `path` is a folder.
-    OutputError
-        If the file cannot be written; one of the same name is untouched.
-    """
-    if model.skeleton is None:
-        raise ModelError("the model wraps a Relax module, there is no ONNX graph to write")
-    path = check_path(path)
-    arrays = checked_arrays("parameter", params, model.params)
-    arrays |= checked_arrays("statistic", state, model.state)
-    proto = with_values(model.skeleton, arrays)
+    """Write a model that came from ONNX, with other values, see `train.model_onnx.to_onnx`."""
+    proto = with_values(model.skeleton, checked_values(model, params, state))
     drop_losses(proto.graph)
     # Of the whole graph: an inner graph may read what a batch norm outside of it gives.
     read_names = readers(proto.graph).keys() | output_names(proto.graph)
     _to_inference(proto.graph, opset(proto), read_names)
     _remove_unread_constants(proto.graph)
+    write_proto(proto, path)
+
+
+def checked_values(
+    model: Model, params: Mapping[str, Any], state: Mapping[str, Any] | None
+) -> dict[str, np.ndarray]:
+    """The values of a model's parameters and statistics.
+
+    Raises
+    ------
+    InputError
+        Names, shapes or dtypes are not those of the model.
+    """
+    arrays = checked_arrays("parameter", params, model.params)
+    return arrays | checked_arrays("statistic", state, model.state)
+
+
+def write_proto(proto: onnx.ModelProto, path: Path) -> None:
+    """Check a model, and write it, its weights beside it if they are more than one file holds."""
     is_large = proto.ByteSize() > MAX_FILE_BYTES
     if not is_large:
         check(proto)  # which takes no model of more than 2 GB

@@ -40,7 +40,10 @@ def drop_losses(graph: onnx.GraphProto) -> None:
 
 
 def remove_unneeded_nodes(graph: onnx.GraphProto) -> None:
-    """Remove the nodes that no output of the graph depends on."""
+    """Remove the nodes that no output of the graph depends on, in the graphs inside it, too."""
+    for node in graph.node:
+        for inner in subgraphs(node):
+            remove_unneeded_nodes(inner)
     # Nodes are in topological order, so that backwards each reader comes before what it reads.
     needed = {output.name for output in graph.output}
     unneeded: set[str] = set()

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx.expr import BinaryOpExpr
@@ -183,6 +184,13 @@ def stride(access: Any, var: Any) -> int | None:
 def buffer_of(access: Any) -> Any:
     """The buffer that a load reads or a store writes."""
     return access.source if isinstance(access, Load) else access.buffer
+
+
+def same_indices(access: Any, other: Any) -> bool:
+    """Whether two accesses have equal indices."""
+    return len(access.indices) == len(other.indices) and all(
+        map(tvm_ffi.structural_equal, access.indices, other.indices)
+    )
 
 
 def uses(node: Any, var: Any) -> int:

@@ -12,14 +12,13 @@ from math import gcd
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ..ir.kernel_rewrite import replace_realized
-from ..ir.kernel_structure import Load, statements_of, static, substitute_values, uses
+from ..ir.kernel_structure import Load, same_indices, statements_of, static, substitute_values, uses
 from ..ir.loops import sequence
 from ..ir.visits import nodes_in, replace_nodes
 
@@ -50,7 +49,7 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
     ]
     earlier = sum(len(_loads(statement, donated)) for statement in sites[0].before)
     return (
-        all(_same_indices(load, site.store) for load, site in at_sites)
+        all(same_indices(load, site.store) for load, site in at_sites)
         # No load is left that is neither at a site nor before all of them.
         and len(at_sites) + earlier == len(_loads(kernel.body, donated))
         and all(site.stores_once() for site in sites)
@@ -260,7 +259,7 @@ def _drop_identity_stores(body: Any) -> Any:
         if isinstance(node, tirx.BufferStore):
             value = node.value
             copies = isinstance(value, Load) and value.source.same_as(node.buffer)
-            return nothing if copies and _same_indices(value, node) else node
+            return nothing if copies and same_indices(value, node) else node
         inner = node.body if isinstance(node, tirx.For) else node.block.body
         return nothing if is_nothing(inner) else node
 
@@ -296,12 +295,6 @@ def _loads(node: Any, buffer: Any) -> list[Any]:
 def _stores(node: Any, buffer: Any) -> list[Any]:
     """The stores to a buffer in a statement."""
     return [store for store in nodes_in(node, tirx.BufferStore) if store.buffer.same_as(buffer)]
-
-
-def _same_indices(load: Any, store: Any) -> bool:
-    return len(load.indices) == len(store.indices) and all(
-        tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, store.indices, strict=True)
-    )
 
 
 def _simplified(expression: Any) -> Any:

@@ -9,9 +9,14 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 
 from ..fallback.graph import stop_gradient
+from ..ir.loops import unravel
 from ..ir.tensor import Tensor, type_shape
 from . import functional as op
 from .define import call_op, define_op
+from .opaque_kernel import for_gpu
+
+_SAMPLES = 64
+"""Elements whose mean is near enough to that of all: by a fraction of the standard deviation."""
 
 
 def moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -40,33 +45,37 @@ def _types(call: relax.Call) -> Any:
 def _expression(call: relax.Call, x: te.Tensor) -> list[te.Tensor]:
     """The mean μ of x over some axes, and the mean of (x − μ)²."""
     axes = [int(axis) for axis in call.attrs["axes"]]
-    return _of_float32(x, axes) if str(x.dtype) == "float32" else _of_float64(x, axes)
+    if str(x.dtype) != "float32":
+        return _of_float64(x, axes)
+    if for_gpu() and axes and _exist(x, axes):
+        return _of_float32(x, axes, _near_mean(x, axes), "float32")
+    return _of_float32(x, axes, _first(x, axes), "float64")
 
 
-def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
-    """Mean and variance from Σ (x − s) and Σ (x − s)² in float64; s is the first element of a sum.
+def _of_float32(x: te.Tensor, axes: list[int], shift: te.Tensor, wide: str) -> list[te.Tensor]:
+    """Mean and variance from Σ (x − s) and Σ (x − s)², where s is `shift`, computed in `wide`.
 
-    Both sums take one pass. The squares are exact but for one rounding. What (mean of squares) −
-    (square of mean) loses is 2⁻⁵³ ((μ − s) / σ)². Chan, Golub and LeVeque, *Algorithms for
-    computing the sample variance* (1983), section 3.
+    Both sums take one pass. What (mean of squares) − (square of mean) loses is ε ((μ − s) / σ)²,
+    where ε is the rounding of `wide`. Chan, Golub and LeVeque, *Algorithms for computing the sample
+    variance* (1983), section 3. In float64 the first element will do for s; GPUs are slow in
+    float64, and there s is near the mean, so that float32 loses nothing.
     """
-    first = _first(x, axes)
 
-    def from_first() -> te.Tensor:
+    def shifted() -> te.Tensor:
         # A stage of its own for each reader, so that each computes it by itself.
-        return topi.subtract(topi.cast(x, "float64"), first)
+        return topi.subtract(topi.cast(x, wide), shift)
 
-    mean = mean_expression(from_first(), axes, True)
-    deviation = from_first()
+    mean = mean_expression(shifted(), axes, True)
+    deviation = shifted()
     square = mean_expression(topi.multiply(deviation, deviation), axes, True)
 
     def variance(*index: Any) -> Any:
         value = square(*index) - mean(*index) * mean(*index)
         # Rounding may make it negative. Not a maximum with 0, which may drop a NaN.
-        return tirx.Select(value < 0, tirx.const(0, "float64"), value).astype("float32")
+        return tirx.Select(value < 0, tirx.const(0, wide), value).astype("float32")
 
     return [
-        topi.cast(topi.add(mean, first), "float32"),
+        topi.cast(topi.add(mean, shift), "float32"),
         te.compute(mean.shape, variance, name="variance"),
     ]
 
@@ -74,13 +83,41 @@ def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
 def _first(x: te.Tensor, axes: list[int]) -> te.Tensor:
     """The first element along the axes; zero where there may be none."""
     shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
-    exists = all(isinstance(n, tirx.IntImm) and int(n) for n in (x.shape[axis] for axis in axes))
+    exists = _exist(x, axes)
 
     def element(*index: Any) -> Any:
         return x(*index).astype("float64") if exists else tirx.const(0, "float64")
 
     # The moments do not depend on what is subtracted on the way.
     return stop_gradient(te.compute(shape, element, name="first"))
+
+
+def _exist(x: te.Tensor, axes: list[int]) -> bool:
+    """Whether there surely are elements along the axes, whose number is known."""
+    return all(isinstance(n, tirx.IntImm) and int(n) for n in (x.shape[axis] for axis in axes))
+
+
+def _near_mean(x: te.Tensor, axes: list[int]) -> te.Tensor:
+    """The mean of `_SAMPLES` elements spread over the axes; of all where they are the last ones."""
+    rank = len(x.shape)
+    if sorted(axes) == list(range(rank - len(axes), rank)):
+        # Of a row, which is read again from a near cache.
+        return stop_gradient(mean_expression(x, axes, True))
+    extents = [int(x.shape[axis]) for axis in axes]
+    count = math.prod(extents)
+    samples = min(count, _SAMPLES)
+    k = te.reduce_axis((0, samples), "sample")
+
+    def element(*index: Any) -> Any:
+        at = list(index)
+        place = tirx.floordiv(tirx.const(count, "int64") * k, samples)
+        for axis, position in zip(axes, unravel(place, extents), strict=True):
+            at[axis] = position
+        return te.sum(x(*at), axis=k)
+
+    shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
+    total = te.compute(shape, element, name="sample")
+    return stop_gradient(topi.divide(total, tirx.const(samples, str(x.dtype))))
 
 
 def _of_float64(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:

@@ -65,8 +65,7 @@ def in_operators(program: Program) -> Program:
             for (name, reason), places in sorted(problems.items())
         ]
         raise ModelError(
-            f"{len(problems)} op(s) of the gradient are not written as ONNX, as they are kernels "
-            "there:\n" + "\n".join(lines) + "\nRun it with graphgrad.value_and_grad, or leave "
-            "them out of what is differentiated."
+            f"{len(problems)} op(s) are not written as ONNX, nor what they are lowered to:\n"
+            + "\n".join(lines)
         )
     return replace(program, bindings=bindings, kernels=kernels)

@@ -6,12 +6,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphgrad as gg
-from graphgrad.errors import ArgumentError, InputError, ModelError, OutputError
+from graphgrad.errors import ArgumentError, InputError, OutputError
 from graphgrad.frontend import onnx_export
 from graphgrad.frontend.mode import specialize
 from graphgrad.frontend.model import Model
-from graphgrad.frontend.onnx_export import to_onnx
 from graphgrad.frontend.onnx_import import from_onnx
+from graphgrad.train.model_onnx import to_onnx
 from tests.peers import peer
 
 from .graphs import (
@@ -98,11 +98,18 @@ def test_the_model_is_not_changed(tmp_path):
     assert model.proto.SerializeToString(deterministic=True) == before
 
 
-def test_wrapped_modules_have_no_graph_to_write(tmp_path):
-    model = training_model()
+def test_a_model_that_did_not_come_from_onnx_is_written_from_its_module(tmp_path):
+    model, path = training_model(), tmp_path / "m.onnx"
     wrapped = Model(model.mod, model.params, model.state, outputs=model.outputs)
-    with pytest.raises(ModelError, match="wraps a Relax module"):
-        to_onnx(wrapped, wrapped.params, wrapped.state, tmp_path / "m.onnx")
+    params, state = changed(model.params), changed(model.state)
+    to_onnx(wrapped, params, state, path)
+    written = onnx.load(path)
+    assert [value.name for value in written.graph.input] == model.inputs
+    to_onnx(model, params, state, tmp_path / "from_onnx.onnx")
+    runtime, inputs = peer("onnxruntime"), {"x": X}
+    expected = run_onnx(runtime, onnx.load(tmp_path / "from_onnx.onnx"), inputs)
+    for ours, theirs in zip(run_onnx(runtime, written, inputs), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

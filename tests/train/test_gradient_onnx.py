@@ -36,9 +36,9 @@ def run(path, feeds):
     return dict(zip(names, runner.run(None, feeds), strict=True))
 
 
-def _case(family):
+def _case(family, quick=QUICK):
     name = family if isinstance(family, str) else family.__name__
-    marks = () if family in QUICK else pytest.mark.slow
+    marks = () if family in quick else pytest.mark.slow
     return pytest.param(family, id=name, marks=marks)
 
 
@@ -186,3 +186,28 @@ def test_second_order_is_the_gradient_of_a_gradient(tmp_path):
     for name, product in products.items():
         np.testing.assert_allclose(second[f"{name}.grad"], gradients[name], atol=1e-6)
         np.testing.assert_allclose(second[f"{name}.grad.grad"], product, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", [_case(family, [sequences.graph]) for family in FAMILIES])
+def test_second_order_of_families(family, tmp_path):
+    net, inputs, model, training = exported(family)
+    names = [name for name, _ in net.named_parameters()]
+    (output,) = model.outputs
+    gg.gradient_to_onnx(model, tmp_path / "first.onnx", wrt=names, training=training)
+    first = gg.from_onnx(tmp_path / "first.onnx")
+    gg.gradient_to_onnx(first, tmp_path / "second.onnx", wrt=names)
+    onnx.checker.check_model(str(tmp_path / "second.onnx"), full_check=True)
+    cotangent = families.cotangent_of(net, inputs).float().numpy()
+    arrays = {name: tensor.detach().numpy() for name, tensor in inputs.items()}
+    generator = np.random.default_rng(0)
+    vectors = {n: generator.standard_normal(model.params[n].shape, "float32") for n in names}
+    feeds = {
+        **arrays,
+        f"{output}.cotangent": cotangent,
+        f"{output}.cotangent.cotangent": np.zeros_like(cotangent),
+        **{f"{name}.grad.cotangent": vector for name, vector in vectors.items()},
+    }
+    given = run(tmp_path / "second.onnx", feeds)
+    products = gg.hvp(model, wrt=names, training=training)(arrays, vectors, cotangent)[2]
+    error = {name: given[f"{name}.grad.grad"] - products[name] for name in names}
+    assert families.norm(error) <= 1e-5 * families.norm(products)

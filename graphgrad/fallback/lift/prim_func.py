@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import te, tirx
 
 from ...errors import MissingGradientError
+from ...ir.kernel_rewrite import write_out_unrolled
 from ..graph import operations, rewritten
 from ..guarded import Guard
 from ..indices.linear_system import Axis, analyzer_of
@@ -87,6 +88,7 @@ def lifted(
     MissingGradientError
         A block does what tensor expressions cannot say: the error names it and the reason.
     """
+    func = func.with_body(write_out_unrolled(func.body))
     unwritten = set(outputs) - set(inplace)
     placeholders = [
         te.placeholder(param.shape, str(param.dtype), name=param.name)

@@ -201,8 +201,10 @@ def _floor_mod(site: Site) -> Any:
 
 @writes("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor", "relax.bitwise_not")
 def _bitwise(site: Site) -> Any:
-    site.graph.require(18, site.call.op.name)
     operator = site.call.op.name.removeprefix("relax.bitwise_").capitalize()
+    if site.dtype == "bool":
+        return site.graph.node(operator, *site.names)
+    site.graph.require(18, site.call.op.name)
     return site.graph.node(f"Bitwise{operator}", *site.names)
 
 
@@ -223,7 +225,7 @@ def _filled(site: Site) -> Any:
 def _arange(site: Site) -> Any:
     """Integers between bounds that may be symbolic extents."""
     graph = site.graph
-    if not site.dtype.startswith("int"):
+    if "int" not in site.dtype:
         raise UnwritableError(f"a range of {site.dtype}")
     bounds = (graph.scalar(getattr(value, "value", value)) for value in site.names)
     numbers = graph.node("Range", *bounds)

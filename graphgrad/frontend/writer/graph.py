@@ -64,6 +64,8 @@ class GraphWriter:
         self.places = {ANYTHING}  # of maxima, see `window`
         self._taken = set(taken)
         self._constants: dict[Any, str] = {}
+        self._numbers: dict[str, np.ndarray] = {}  # constants that indices are computed from
+        self._values: dict[Any, Any] = {}  # what nodes compute, seen from where they are added
         self.extents: dict[str, tuple[str, int]] = {}  # inputs and axes that have them, by name
         self._hint = "value"
 
@@ -86,7 +88,22 @@ class GraphWriter:
         return unique
 
     def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; the name of its output, or a list of them if there are several."""
+        """Add a node; the name of its output, or a list of them if there are several.
+
+        A node that is there already is not added again, unless there is a graph in it; numbers that
+        are known are constants.
+        """
+        if any(isinstance(value, onnx.GraphProto) for value in attributes.values()):
+            return self._added(operator, inputs, outputs, attributes)
+        if operator in _FOLDED and all(name in self._numbers for name in inputs):
+            arrays = [self._numbers[name] for name in inputs]
+            return self.constant(_FOLDED[operator](*arrays, **attributes))
+        key = operator, inputs, outputs, repr(sorted(attributes.items()))
+        return self.once(key, lambda: self._added(operator, inputs, outputs, attributes))
+
+    def _added(
+        self, operator: str, inputs: Sequence[str], outputs: int, attributes: Mapping[str, Any]
+    ) -> Any:
         names = [self.name(self._hint) for _ in range(outputs)]
         label = self.name(f"{self._hint}/{operator}")
         self.nodes.append(helper.make_node(operator, list(inputs), names, label, **attributes))
@@ -100,6 +117,8 @@ class GraphWriter:
             name = self.name("constant")
             self.initializers.append(numpy_helper.from_array(array, name))
             self._constants[key] = name
+            if array.dtype.kind in "ib" and array.size <= _MOST_NUMBERS:
+                self._numbers[name] = array
         return self._constants[key]
 
     def ints(self, values: Sequence[int]) -> str:
@@ -109,22 +128,18 @@ class GraphWriter:
     @contextmanager
     def inside(self) -> Iterator[list[onnx.NodeProto]]:
         """Let what is added inside of the ``with`` block be the nodes of a graph in a node."""
-        outer, known, extents = self.nodes, dict(self._constants), dict(self.extents)
+        outer, values, extents = self.nodes, dict(self._values), dict(self.extents)
         self.nodes = []
         try:
             yield self.nodes
         finally:
-            self.nodes, self.extents = outer, extents
-            # Constants stay what they are outside; what nodes inside compute does not.
-            weights = {tensor.name for tensor in self.initializers}
-            constants = self._constants.items()
-            self._constants = known | {k: name for k, name in constants if name in weights}
+            self.nodes, self._values, self.extents = outer, values, extents
 
-    def once(self, key: Any, write: Callable[[], str]) -> str:
+    def once(self, key: Any, write: Callable[[], Any]) -> Any:
         """The name of what `write` adds; it is added once for each key."""
-        if key not in self._constants:
-            self._constants[key] = write()
-        return self._constants[key]
+        if key not in self._values:
+            self._values[key] = write()
+        return self._values[key]
 
     def read_extents(self, name: str, shape: Sequence[Any]) -> None:
         """Let the symbolic extents of an input be read off its shape, where they are needed."""
@@ -197,6 +212,21 @@ _ARITHMETIC = {
     tvm.ir.prim.FloorDiv: "Div",
     tvm.ir.prim.Div: "Div",
 }
+
+
+_MOST_NUMBERS = 1024
+"""Elements of a constant that others are computed from."""
+
+_FOLDED: dict[str, Callable[..., np.ndarray]] = {
+    "Add": np.add,
+    "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
+    "Concat": lambda *parts, axis: np.concatenate(parts, axis),
+    "Mul": np.multiply,
+    "Range": np.arange,
+    "Reshape": lambda x, shape, allowzero=0: x.reshape(shape),
+    "Sub": np.subtract,
+}
+"""What is computed where all that a node reads is known."""
 
 
 class Site:

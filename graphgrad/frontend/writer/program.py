@@ -17,6 +17,7 @@ from ...ir.program import Program, variables_in
 from ...ir.tensor import type_shape
 from ...ir.visits import nodes_in
 from ..onnx_graph import output_names, readers
+from ..onnx_prune import remove_unneeded_nodes
 from .graph import (
     ANYTHING,
     NEWEST_OPSET,
@@ -142,7 +143,7 @@ def _graph(
     ]
     initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     body = helper.make_graph(graph.nodes, program.name, types, result_types, initializers)
-    # Attributes that became constants are not read where an op turned out to do nothing.
+    remove_unneeded_nodes(body)
     read = readers(body).keys() | output_names(body)
     body.initializer.extend(tensor for tensor in graph.initializers if tensor.name in read)
     return body

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...fallback.indices.conditions import conjuncts
-from ...ir.kernel_rewrite import replace_realized
+from ...ir.kernel_rewrite import replace_realized, write_out_unrolled
 from ...ir.kernel_structure import (
     Load,
     buffer_of,
@@ -59,6 +59,7 @@ def parallelize_loops(statement: Any, processor: Processor, small: int) -> Any:
         return in_vectors or _with_spatial_loops_in_parallel(loops, realize, small) or statement
     if realize.block.iter_vars or realize.block.init is not None:
         return statement
+    realize = write_out_unrolled(realize)
     parts = statements_of(realize.block.body)
     local = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
     parts = [part for part in parts if not isinstance(part, tirx.AllocBuffer)]

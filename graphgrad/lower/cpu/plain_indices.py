@@ -19,6 +19,7 @@ from ...ir.kernel_rewrite import replace_block
 from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in, replace_nodes
+from .residue_indices import simplify_where_residues_are_known
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
@@ -81,7 +82,8 @@ def _simplify_block(block: SBlock) -> SBlock:
         return type(node)(_narrowed(node.a, simplified), _narrowed(node.b, simplified))
 
     body = replace_nodes(block.body, Load, load)
-    return replace_block(block, body=replace_nodes(body, _COMPARISONS, compare))
+    body = replace_nodes(body, _COMPARISONS, compare)
+    return simplify_where_residues_are_known(replace_block(block, body=body))
 
 
 def _is_integer(value: Any) -> bool:

@@ -27,6 +27,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from ...fallback.indices.conditions import conjuncts
 from ...fallback.indices.linear_system import analyzer_of
 from ...ir.kernel_structure import (
     Load,
@@ -47,6 +48,7 @@ from ..kernels.blocked_sums import added_term, sum_in_blocks
 from ..kernels.independent_loops import are_plain, trip_count, writes_its_own
 from .clamps import choose_where_clamped, is_clamped, unclamped
 from .map import has_uniform_conditions, leading_count
+from .residue_indices import residue_of
 from .tuning import Processor
 from .vector_values import (
     NotInVectors,
@@ -321,7 +323,10 @@ class _Nest:
         """
         var, trips = self._loops.lane
         vectors = trips // lanes
-        conditions = [c for c in _conditions(self._body) if uses(c, var) and not nodes_in(c, Load)]
+        parts = [part for c in _conditions(self._body) for part in conjuncts(c)]
+        conditions = [c for c in parts if uses(c, var) and not nodes_in(c, Load)]
+        # Remainders differ in any vector: a mask chooses, and both sides are read at other places.
+        conditions = [c for c in conditions if residue_of(c) is None]
         if not conditions:
             return [(0, vectors)]
 

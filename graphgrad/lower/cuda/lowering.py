@@ -24,6 +24,7 @@ from ...ir.rewrite import map_kernels
 from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import tir_passes
 from .intrinsics import widen_half, write_exact_expressions
+from .lanes import widen_accesses
 from .names import identifiers
 
 SCHEDULED = "tirx.is_scheduled"
@@ -256,7 +257,8 @@ def _pipeline() -> tuple[Any, Any, Any]:
             for name, func in mod.functions.items()
             if str(func.attrs["target"].kind.name) != "cuda" or RUNS_ON_HOST in func.attrs
         )
-        lowered = _lowered(_map_device_functions(mod, widen_half), lower)
+        wide = _map_device_functions(mod, widen_accesses)
+        lowered = _lowered(_map_device_functions(wide, widen_half), lower)
         refuse_host_code(lowered, host_functions)
         refuse_calls_of_the_host(lowered)
         refuse_beyond_limits(lowered)

@@ -1,20 +1,19 @@
-"""Reductions on a GPU: each result, or each part of a long one, is computed by one thread.
+"""Reductions as expressions, apart from the loop nests and threads that compute them.
 
-Where there are few results with many terms, threads reduce parts of the terms first, and further
-launches reduce the parts. Threads never wait for each other, and which terms make a part depends on
-the shape alone: every run adds in the same order. No thread adds more than
-`_MAX_TERMS_PER_THREAD` terms where extents are known, which bounds the rounding of a sum in
-float32.
+`rows.py` has a warp for each result, `columns.py` a thread for some of them. Where there are few
+results with many terms, parts of the terms are reduced first, and further launches reduce the
+parts. Which terms make a part depends on the shape alone: every run adds in the same order. No
+thread adds more than `MAX_TERMS_PER_THREAD` terms where extents are known, and those in blocks:
+float32 sums round as those of a tree do.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 
@@ -27,32 +26,15 @@ from ...ir.kernel_structure import (
     static,
     stride,
     substitute_values,
+    uses,
     volume,
 )
-from ...ir.loops import index, loop, sequence, variable
-from ..kernels.blocked_sums import sum_in_blocks
+from ...ir.loops import index, loop, variable
 from ..kernels.epilogue import Epilogue
 from .combiner import Combine, combiner
-from .threads import at_point, one_thread_per_point
 
-_MAX_TERMS_PER_THREAD = 1024
+MAX_TERMS_PER_THREAD = 1024
 """Terms that one thread adds up at most."""
-
-_MAX_SINGLE_THREAD_TERMS = 128
-"""Terms up to which one thread computes a result, however few results there are."""
-
-_MIN_BUSY_THREADS = 1 << 17
-"""Threads that keep a large GPU busy."""
-
-_MIN_TERMS_PER_PART = 32
-"""Terms that a part must have to be worth its thread."""
-
-_UNKNOWN_PARTS = 1024
-"""Parts, at most, of a reduction of unknown length."""
-
-_MIN_WARP_PARTS = 32
-"""Parts at least, if neighboring terms are neighbors in memory: the 32 threads of a warp read them
-together."""
 
 Values = list[Any]
 
@@ -104,6 +86,8 @@ class Reduction:
         reduction cannot be done in parts.
     along_terms : bool
         Whether neighboring terms are neighbors in memory, rather than neighboring results.
+    loads : list of TensorLoad
+        What the terms are made of, in the variables of the loops.
     """
 
     spatial: list[Any]
@@ -113,6 +97,39 @@ class Reduction:
     update: Callable[[Values], Values]
     combine: Combine | None
     along_terms: bool
+    loads: list[Any]
+
+    @cached_property
+    def are_apart(self) -> bool:
+        """Whether no result depends on another one: which terms are in which part is all the same.
+
+        The index of the first maximum depends on the maximum, and on the order of the terms.
+        """
+        so_far = [tirx.Var("result", target.result.dtype) for target in self.targets]
+        return not any(
+            uses(value, var)
+            for i, value in enumerate(self.update(so_far))
+            for j, var in enumerate(so_far)
+            if i != j
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a reduction.
+
+    Attributes
+    ----------
+    kernel : Stmt
+    buffers : list of Buffer
+        What it hands to the next launch.
+    rest : Reduction or None
+        What is left to be reduced.
+    """
+
+    kernel: Any
+    buffers: list[Any]
+    rest: Reduction | None
 
 
 def reduction_of(
@@ -159,55 +176,39 @@ def reduction_of(
         initial,
         update,
         combiner(values, stage.stores, initial),
-        _along_terms(stage),
+        along_terms(stage),
+        [substitute_values(load, index_values) for load in stage.loads],
     )
 
 
-def launches(reduction: Reduction, name: str) -> tuple[list[Any], list[Any]]:
-    """The kernels that compute a reduction, in order, and the buffers between them."""
-    parts = _parts(reduction)
-    if parts is None:
-        return [_one_thread_each(reduction)], []
-    first, second, buffers = _split_in_parts(reduction, parts, name)
-    # The reduction of the parts may be long itself, and is then cut once more.
-    further_kernels, further_buffers = launches(second, name)
-    return [_one_thread_each(first), *further_kernels], [*buffers, *further_buffers]
+def parts_of(
+    reduction: Reduction, parts: int, name: str, is_last_axis: bool
+) -> tuple[Any, list[Target], Reduction, list[Any]]:
+    """What it takes to reduce in parts.
 
+    Parameters
+    ----------
+    reduction : Reduction
+    parts : int
+    name : str
+        Of the stage.
+    is_last_axis : bool
+        Whether the results of a part are apart in memory; otherwise the parts of a result are.
 
-def _parts(reduction: Reduction) -> int | None:
-    """Into how many parts to cut the terms of each result; None if they stay together."""
-    extents = [static(loop.extent) for loop in reduction.reduced]
-    if reduction.combine is None:
-        return None
-    results = _volume(reduction.spatial)
-    wished_parts = math.ceil(_MIN_BUSY_THREADS / max(results, 1))
-    if None in extents:
-        return min(max(wished_parts, _MIN_WARP_PARTS), _UNKNOWN_PARTS)
-    terms = math.prod(extents)  # type: ignore[arg-type]
-    if terms <= _MAX_SINGLE_THREAD_TERMS:
-        return None
-    if reduction.along_terms:
-        wished_parts = max(wished_parts, _MIN_WARP_PARTS)
-    wished_parts = min(wished_parts, max(terms // _MIN_TERMS_PER_PART, 1))
-    # Accuracy goes first: the bound on the terms of a thread holds whatever the parts are worth.
-    parts = max(wished_parts, math.ceil(terms / _MAX_TERMS_PER_THREAD))
-    if parts == 1:
-        return None
-    return math.ceil(terms / math.ceil(terms / parts))  # so that no part is empty
-
-
-def _split_in_parts(
-    reduction: Reduction, parts: int, name: str
-) -> tuple[Reduction, Reduction, list[Any]]:
-    """The reduction that computes the parts, the one that combines them, and the parts' buffers.
-
-    The axis of the parts is last where neighboring terms are neighbors in memory, else first, so
-    that neighboring threads read neighboring elements.
+    Returns
+    -------
+    part : For
+        A loop over the parts.
+    targets : list of Target
+        For the results of the parts.
+    rest : Reduction
+        The reduction of the parts.
+    buffers : list of Buffer
+        Those of the parts.
     """
     assert reduction.combine is not None
-    part = _terms("part", parts)
+    part = terms("part", parts)
     results = [loop.extent for loop in reduction.spatial]
-    is_last_axis = reduction.along_terms
     shape = [*results, parts] if is_last_axis else [parts, *results]
     indices = [loop.loop_var for loop in reduction.spatial]
     part_indices = [*indices, part.loop_var] if is_last_axis else [part.loop_var, *indices]
@@ -216,103 +217,48 @@ def _split_in_parts(
         for target in reduction.targets
     ]
     loads = [tirx.BufferLoad(buffer, part_indices) for buffer in buffers]
-    first = _parts_reduction(
-        reduction,
-        part,
-        parts,
-        [
-            Target(buffer, tirx.BufferStore(buffer, load, part_indices))
-            for buffer, load in zip(buffers, loads, strict=True)
-        ],
-    )
-    combine = reduction.combine
-    second = Reduction(
-        reduction.spatial,
-        [part],
-        reduction.targets,
-        reduction.initial,
-        lambda accumulators: combine(accumulators, loads),
-        combine,
-        is_last_axis,
-    )
-    return first, second, buffers
-
-
-def _parts_reduction(
-    reduction: Reduction, part: Any, parts: int, targets: list[Target]
-) -> Reduction:
-    """The reduction whose results are the parts.
-
-    Part p of n gets the terms p, p + n, p + 2n ..., so that neighboring threads read neighboring
-    terms. Parts of tuples get runs of terms, which keeps their order: the index of the first
-    maximum depends on it.
-    """
-    terms = math.prod(loop.extent for loop in reduction.reduced)
-    terms_per_part = tirx.floordiv(terms + (parts - 1), parts)
-    # The last terms of some parts would lie beyond the end: these parts have fewer.
-    if len(targets) > 1:
-        first, distance = part.loop_var * terms_per_part, 1
-        count = tirx.min(terms_per_part, terms - first)
-    else:
-        first, distance = part.loop_var, parts
-        count = tirx.floordiv(terms - first + (parts - 1), parts)
-    is_even = static(terms) is not None and int(terms) % parts == 0
-    step = _terms("term", _simplified(terms_per_part if is_even else count))
-    loop_values = at_point(reduction.reduced, first + step.loop_var * distance)
-
-    def update(accumulators: Values) -> Values:
-        return [substitute_values(value, loop_values) for value in reduction.update(accumulators)]
-
-    spatial = [*reduction.spatial, part] if reduction.along_terms else [part, *reduction.spatial]
-    return Reduction(spatial, [step], targets, reduction.initial, update, None, False)
-
-
-def _one_thread_each(reduction: Reduction) -> Any:
-    """A kernel in which one thread computes one result, or one tuple of them."""
-    accumulators = [
-        tirx.decl_buffer((1,), target.result.dtype, "held", scope="local")
-        for target in reduction.targets
+    targets = [
+        Target(buffer, tirx.BufferStore(buffer, load, part_indices))
+        for buffer, load in zip(buffers, loads, strict=True)
     ]
-    zero = [tirx.const(0, "int32")]
-    values = reduction.update([tirx.BufferLoad(buffer, zero) for buffer in accumulators])
-    next_values = [tirx.Var("next", value.ty) for value in values]
-    # All results are computed before any is stored: in a tuple, one reads another's accumulator.
-    body = sequence(
-        *(tirx.Bind(var, value) for var, value in zip(next_values, values, strict=True)),
-        *(
-            tirx.BufferStore(buffer, var, zero)
-            for buffer, var in zip(accumulators, next_values, strict=True)
-        ),
+    combine = reduction.combine
+    rest = replace(
+        reduction,
+        reduced=[part],
+        update=lambda accumulators: combine(accumulators, loads),
+        along_terms=is_last_axis,
+        loads=loads,
     )
-    for term_loop in reversed(reduction.reduced):
-        body = loop(term_loop.loop_var, term_loop.extent, body, start=term_loop.min)
-    body = sum_in_blocks(body, scope="local")
-    return one_thread_per_point(
-        reduction.spatial,
-        sequence(
-            *(tirx.AllocBuffer(buffer) for buffer in accumulators),
-            *(
-                tirx.BufferStore(b, value, zero)
-                for b, value in zip(accumulators, reduction.initial, strict=True)
-            ),
-            body,
-            *(
-                statement
-                for target, buffer in zip(reduction.targets, accumulators, strict=True)
-                for statement in target.stored(tirx.BufferLoad(buffer, zero))
-            ),
-        ),
-    )
+    return part, targets, rest, buffers
 
 
-def _along_terms(stage: Stage) -> bool:
-    """Whether consecutive terms are neighbors in memory, and consecutive results are not."""
+def terms(name: str, extent: Any) -> Any:
+    """A loop over terms, whose variable and range alone are used; its body is empty."""
+    return loop(variable(name), index(extent), tirx.Evaluate(0))
+
+
+def results_of(reduction: Reduction) -> int:
+    """The number of results; a symbolic extent counts as a long one."""
+    return volume(Axis(each.loop_var, static(each.extent), False) for each in reduction.spatial)
+
+
+def along_terms(stage: Stage) -> bool:
+    """Whether consecutive terms are neighbors in memory, in most of what is read."""
     if not stage.spatial:
         return True
     result_var, term_var = stage.spatial[-1].var, stage.reduced[-1].var
-    return any(
-        stride(load, term_var) == 1 and stride(load, result_var) != 1 for load in stage.loads
-    )
+    in_results = in_terms = 0
+    for load in stage.loads:
+        if stride(load, result_var) == 1:
+            in_results += _size(load.source)
+        elif stride(load, term_var) == 1:
+            in_terms += _size(load.source)
+    return in_terms > in_results
+
+
+def _size(buffer: Any) -> int:
+    """The number of elements of a buffer; a symbolic extent counts as a long one."""
+    return volume(Axis(None, static(extent), False) for extent in buffer.shape)
 
 
 def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
@@ -344,16 +290,3 @@ def _target(store: Any, index_values: dict[Any, Any], epilogue: Epilogue | None)
     indices = [substitute_values(index, map_index_values) for index in map_store.indices]
     value = substitute_values(map_store.value, map_index_values)
     return Target(result, tirx.BufferStore(map_store.buffer, value, indices))
-
-
-def _terms(name: str, extent: Any) -> Any:
-    """A loop over terms, whose variable and range alone are used; its body is empty."""
-    return loop(variable(name), index(extent), tirx.Evaluate(0))
-
-
-def _volume(loops: Sequence[Any]) -> int:
-    return volume(Axis(loop.loop_var, static(loop.extent), False) for loop in loops)
-
-
-def _simplified(value: Any) -> Any:
-    return tvm.sym.Analyzer().simplify(value) if isinstance(value, tvm.ir.Expr) else value

@@ -6,7 +6,7 @@ The proof is `lowering.check`: the scheduled kernel becomes device code and noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -36,11 +36,14 @@ class Kernel:
         The rule that took it.
     refused : list of (str, str)
         The rules tried before, and why each did not take it.
+    given : PrimFunc or None
+        What was scheduled.
     """
 
     name: str
     rule: str
     refused: list[tuple[str, str]] = field(default_factory=list)
+    given: tirx.PrimFunc | None = None
 
 
 @compiler_pass(Phase.FUSED, to=Phase.SCHEDULED, targets=("cuda",))
@@ -83,7 +86,7 @@ def schedule_threads(
             known_result = (func, result, record)
             same_hash.append(known_result)
         if kernels is not None:
-            kernels.append(Kernel(name.name_hint, known_result[2].rule, known_result[2].refused))
+            kernels.append(replace(known_result[2], name=name.name_hint))
         # One that is equal has other variables, but the same attributes.
         return known_result[1].with_attr(SCHEDULED, True)
 
@@ -112,9 +115,9 @@ def schedule_function(
     for rule in rules:
         result, why = _try_rule(rule, func, target)
         if result is not None:
-            return result, Kernel(name, rule.name, refused)
+            return result, Kernel(name, rule.name, refused, func)
         refused.append((rule.name, why))
-    return None, Kernel(name, "", refused)
+    return None, Kernel(name, "", refused, func)
 
 
 def _try_rule(

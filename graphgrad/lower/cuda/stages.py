@@ -22,12 +22,17 @@ from ...ir.kernel_structure import (
     stages,
     statements_of,
     static,
+    substitute_values,
 )
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
+from ..kernels.joint_reductions import join_reductions
+from .columns import columns_step
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
-from .reduction import launches, reduction_of
+from .lanes import lanes_of, over_lanes, split_lanes
+from .reduction import Reduction, reduction_of
+from .rows import rows_step
 from .threads import one_thread_per_point
 
 _MAX_CHEAP_OPERATIONS = 16
@@ -46,7 +51,7 @@ def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFun
     if kernel_stages is None or not any(stage.reduced for stage in kernel_stages):
         return None
     sch = Schedule(func)
-    for stage in inline_maps(sch, _may_repeat, _MAX_READERS):
+    for stage in inline_maps(sch, may_repeat, _MAX_READERS):
         cut_long_sums(sch, stage)
     kernel = _Kernel(sch.mod["main"])
     for position, stage in enumerate(kernel.stages):
@@ -60,8 +65,8 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = Schedule(func)
-    inline_maps(sch, _may_repeat, _MAX_READERS)
-    return _Kernel(sch.mod["main"]).launched()
+    inline_maps(sch, may_repeat, _MAX_READERS)
+    return _Kernel(join_reductions(sch.mod["main"])).launched()
 
 
 class _Kernel:
@@ -113,7 +118,7 @@ class _Kernel:
         assert nest_parts is not None
         loops, realize = nest_parts
         if not stage.reduced:
-            return [one_thread_per_point(loops, realize)], []
+            return [_map_launch(stage, loops, realize)], []
         epilogues = [
             epilogue
             for epilogue in epilogues_of(stage, self.stages, list(self.block.alloc_buffers))
@@ -170,6 +175,31 @@ class _Kernel:
         return [*self.func.params, *used]
 
 
+def launches(reduction: Reduction, name: str) -> Launches:
+    """The kernels that compute a reduction, in order, and the buffers between them."""
+    kernels: list[Any] = []
+    buffers: list[Any] = []
+    rest: Reduction | None = reduction
+    while rest is not None:
+        # What is left may be long itself, and is cut once more.
+        step = rows_step(rest, name) or columns_step(rest, name)
+        kernels.append(step.kernel)
+        buffers += step.buffers
+        rest = step.rest
+    return kernels, buffers
+
+
+def _map_launch(stage: Stage, loops: list[Any], realize: Any) -> Any:
+    """The launch of a map, in which a thread computes as many elements as fill a wide access."""
+    lanes = lanes_of(loops, [*stage.loads, *stage.stores])
+    if lanes == 1:
+        return one_thread_per_point(loops, realize)
+    axes = [iterator.var for iterator in realize.block.iter_vars]
+    body = substitute_values(realize.block.body, dict(zip(axes, realize.iter_values, strict=True)))
+    outer, lane, values = split_lanes(loops, lanes)
+    return one_thread_per_point(outer, over_lanes(lane, lanes, substitute_values(body, values)))
+
+
 def _takes_each_once(reader: Stage, buffer: Any) -> bool:
     """Whether each element of a map reads one element of a buffer, each index a plain axis.
 
@@ -194,5 +224,6 @@ def _index_of(load: Any, axis: Axis) -> int | None:
     return positions[0] if len(positions) == 1 else None
 
 
-def _may_repeat(_: Stage, operations: int) -> bool:
+def may_repeat(_: Stage, operations: int) -> bool:
+    """Whether a map may be computed more often than it has elements."""
     return operations <= _MAX_CHEAP_OPERATIONS

@@ -33,7 +33,6 @@ _MIN_SHARED_BYTES = 1 << 16
 
 @compiler_pass(
     Phase.FUSED,
-    targets=("llvm",),
     because="the maps in front of a reduction are in its kernel then",
 )
 def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:

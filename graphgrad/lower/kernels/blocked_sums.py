@@ -29,7 +29,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
 
-from ...ir.kernel_rewrite import replace_block, replace_realized
+from ...ir.kernel_rewrite import replace_block, replace_realized, with_body
 from ...ir.kernel_structure import (
     Load,
     bound_values,
@@ -64,7 +64,7 @@ _ASSUMED_TRIPS = 1024
 _SERIAL = (ForKind.SERIAL, ForKind.UNROLLED)
 
 
-def sum_in_blocks(statement: Any, scope: str = "global") -> Any:
+def sum_in_blocks(statement: Any, scope: str = "global", total: str | None = "float64") -> Any:
     """A scheduled statement in which long sums of floats are in blocks.
 
     Parameters
@@ -73,19 +73,22 @@ def sum_in_blocks(statement: Any, scope: str = "global") -> Any:
         Loops, blocks and stores; statements of other kinds stay as they are.
     scope : str
         The scope of small buffers that are to be kept in registers.
+    total : str or None
+        The dtype in which blocks are added up; None for that of the sum, whose blocks are as long
+        as they are many then.
     """
     if isinstance(statement, tirx.SeqStmt):
-        return sequence(*(sum_in_blocks(part, scope) for part in statement.seq))
+        return sequence(*(sum_in_blocks(part, scope, total) for part in statement.seq))
     if isinstance(statement, SBlockRealize):
-        return replace_realized(statement, body=sum_in_blocks(statement.block.body, scope))
+        return replace_realized(statement, body=sum_in_blocks(statement.block.body, scope, total))
     if not isinstance(statement, tirx.For):
         return statement
     if statement.kind == ForKind.SERIAL:
         outer = replace_nodes(statement, tirx.SeqStmt, _without_bindings)
         updates = _updates(outer)
-        if updates and _trips(updates[0].reduced) > 2 * _block_terms(updates):
-            return _Blocks(outer, updates, scope).statement()
-    return _with_body(statement, sum_in_blocks(statement.body, scope))
+        if updates and _trips(updates[0].reduced) > 2 * _block_terms(updates, total):
+            return _Blocks(outer, updates, scope, total).statement()
+    return with_body(statement, sum_in_blocks(statement.body, scope, total))
 
 
 @dataclass(frozen=True)
@@ -223,10 +226,10 @@ def _without_bindings(statements: tirx.SeqStmt) -> Any:
 class _Blocks:
     """Writes a loop over terms in blocks."""
 
-    def __init__(self, outer: Any, updates: Sequence[_Update], scope: str):
-        self._outer, self._updates, self._scope = outer, updates, scope
-        self._cut, self._length = _cut(updates)
-        self._totals = [self._buffer("total", u.kept, "float64") for u in updates]
+    def __init__(self, outer: Any, updates: Sequence[_Update], scope: str, total: str | None):
+        self._outer, self._updates, self._scope, self._total = outer, updates, scope, total
+        self._cut, self._length = _cut(updates, total)
+        self._totals = [self._buffer("total", u.kept, total or u.dtype) for u in updates]
         self._parts = [self._buffer("part", self._inner(u), u.dtype) for u in updates]
 
     def statement(self) -> Any:
@@ -278,7 +281,7 @@ class _Blocks:
                 _cleared(part, self._inner(u))
                 for u, part in zip(self._updates, self._parts, strict=True)
             ),
-            loop(term, count, sum_in_blocks(body, self._scope)),
+            loop(term, count, sum_in_blocks(body, self._scope, self._total)),
             *(self._added_up(*sums) for sums in each),
         ]
         return loop(number, ceil_div(inner.extent, length), sequence(*steps))
@@ -289,7 +292,7 @@ class _Blocks:
         def added(at: dict[Any, Any]) -> Any:
             indices = [at.get(i, i) for i in _point(update.kept)]
             of_part = [at.get(i, i) for i in _point(self._inner(update))]
-            value = load(part, of_part).astype("float64")
+            value = load(part, of_part).astype(str(total.dtype))
             return store(total, indices, load(total, indices) + value)
 
         return _over(self._inner(update), added)
@@ -299,30 +302,30 @@ class _Blocks:
 
         def ended(at: dict[Any, Any]) -> Any:
             indices = [substitute_values(i, at) for i in update.indices]
-            value = load(update.store.buffer, indices).astype("float64")
+            value = load(update.store.buffer, indices).astype(str(total.dtype))
             value = value + load(total, [at.get(i, i) for i in _point(update.kept)])
             return store(update.store.buffer, indices, value.astype(update.dtype))
 
         return _over(update.kept, ended)
 
 
-def _cut(updates: Sequence[_Update]) -> tuple[Any, int]:
+def _cut(updates: Sequence[_Update], total: str | None) -> tuple[Any, int]:
     """The loop over terms that is cut into blocks, and how many of its trips make a block.
 
     It is the outermost one whose trips have less terms than a block.
     """
-    terms, reduced = _block_terms(updates), updates[0].reduced
+    terms, reduced = _block_terms(updates, total), updates[0].reduced
     inside = [_trips(reduced[depth + 1 :]) for depth in range(len(reduced))]
     depth = next(depth for depth, count in enumerate(inside) if count < terms)
     return reduced[depth], terms // inside[depth]
 
 
-def _block_terms(updates: Sequence[_Update]) -> int:
+def _block_terms(updates: Sequence[_Update], total: str | None) -> int:
     """The number of terms of a block.
 
-    Blocks of float64 are as long as they are many, because no wider type adds them up.
+    Blocks are as long as they are many where no wider type adds them up.
     """
-    if any(update.dtype == "float32" for update in updates):
+    if total and any(update.dtype != total for update in updates):
         return _BLOCK_TERMS
     return max(_BLOCK_TERMS, math.isqrt(_trips(updates[0].reduced)))
 
@@ -373,16 +376,3 @@ def _zero(buffer: Any) -> Any:
 def _size(buffer: Any) -> int:
     """The size of a buffer in bytes."""
     return math.prod(map(int, buffer.shape)) * bits(str(buffer.dtype)) // 8
-
-
-def _with_body(statement: tirx.For, body: Any) -> tirx.For:
-    """A loop with another body."""
-    return tirx.For(
-        statement.loop_var,
-        statement.min,
-        statement.extent,
-        statement.kind,
-        body,
-        statement.thread_binding,
-        statement.annotations,
-    )

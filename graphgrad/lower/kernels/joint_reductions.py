@@ -32,7 +32,7 @@ _MOST = 2
 """Results of one reduction: TVM adds up partial results (`rfactor`) of two at most."""
 
 
-@compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
+@compiler_pass(Phase.FUSED, over="kernel")
 def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make one block of the sibling reductions of a kernel that is made of stages.
 

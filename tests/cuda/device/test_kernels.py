@@ -16,6 +16,10 @@ MAPS = {
     "map": (lambda x, y: op.add(op.exp(x), op.multiply(x, y)), (7, 13, 5), (13, 1)),
     "map-empty": (op.exp, (0, 3)),
     "map-rank-0": (op.tanh, ()),
+    "map-wide": (lambda x, y: op.where(op.greater(x, y), x, y), (129, 256), (129, 256)),
+    "map-wide-planes": (op.multiply, (128, 6, 7, 7), (6, 1, 1)),
+    "map-wide-halves": (op.exp, ("float16", 128, 256)),
+    "map-half-wide": (op.subtract, (127, 130), (127, 1)),
     "map-large": (op.negative, (3, 70001)),
     "select": (lambda x, y: op.where(op.greater(x, y), x, y), (31,), (31,)),
     "cast": (lambda x: op.astype(op.multiply(x, relax.const(100.0, "float32")), "int32"), (41,)),
@@ -40,6 +44,18 @@ REDUCTIONS = {
 }
 REDUCTIONS |= {
     "sum-many": (op.sum, (100003,)),
+    "sum-wide-columns": (lambda x: op.sum(x, 0), (1031, 64)),
+    "sum-wide-rows": (lambda x: op.sum(x, 1), (3, 9004)),
+    "sum-wide-halves": (
+        lambda x: op.astype(op.sum(op.astype(x, "float32"), 1), "float16"),
+        ("float16", 5, 2056),
+    ),
+    "max-wide": (lambda x: op.max(x, [0, 2, 3]), (4, 6, 36, 36)),
+    "any-of-many": (
+        lambda x: op.max(op.astype(op.greater(x, relax.const(1.4, "float32")), "int8"), 1),
+        (5, 300),
+    ),
+    "moments-of-channels": (lambda x: op.variance(x, [0, 2, 3]), (8, 3, 36, 36)),
     "sum-of-channels": (lambda x: op.sum(x, [0, 2, 3]), (4, 3, 19, 17)),
     "sum-of-nothing": (lambda x: op.sum(x, 0), (0, 5)),
     "softmax": (lambda x: op.nn.softmax(x, -1), (5, 3, 71)),

@@ -236,10 +236,24 @@ def epilogue(
             C[i] = T.exp(B[i])
 
 
+@T.prim_func(s_tir=True)
+def unrolled_steps(
+    A: T.Buffer((2, 8), "float64"), W: T.Buffer((4,), "float64"), B: T.Buffer((2, 8), "float64")
+):
+    with T.sblock("steps"):
+        for i, j in T.grid(2, 8):
+            B[i, j] = A[i, j]
+        for k in T.unroll(2):
+            for i, j in T.grid(2, 4):
+                B[i, 2 * j] = B[i, 2 * j] + W[2 * k] * B[i, T.max(2 * j - 1, 1)]
+            for i, j in T.grid(2, 4):
+                B[i, 2 * j + 1] = B[i, 2 * j + 1] * B[i, T.min(2 * j + 2, 6)] + W[2 * k + 1]
+
+
 PLAIN = {
     matched: 1, matched_row: 1, scattered: 2, scattered_under_a_condition: 2,
     one_hot: 2, stepped: 1, changed_by_sign: 1, read_back: 1, swapped: 1,
     largest_by_branch: 1, largest_pair: 1, not_associative: 1, sum_if_positive: 1, windows: 1,
     epilogue: 1, begun_anew_in_each_iteration: 1, begun_with_what_changes: 2,
-    begun_after_another_element: 1,
+    begun_after_another_element: 1, unrolled_steps: 2,
 }  # fmt: skip

@@ -7,10 +7,16 @@ from tvm import te, topi
 from tvm.script.parser import tirx as T
 
 from graphgrad.errors import MissingGradientError
+from graphgrad.fallback.graph import operations
 from graphgrad.fallback.lift.prim_func import lifted
 from tests.fallback.interpreter import evaluate
 from tests.fallback.lift.agreement import agrees
-from tests.fallback.lift.plain_kernels import PLAIN, added_by_threads, compressed_rows
+from tests.fallback.lift.plain_kernels import (
+    PLAIN,
+    added_by_threads,
+    compressed_rows,
+    unrolled_steps,
+)
 from tests.fallback.lift.recurrent_kernels import RECURRENT
 from tests.fallback.lift.refused_kernels import REFUSED
 from tests.fallback.lift.thread_kernels import THREADED
@@ -144,6 +150,12 @@ def test_kernels_written_by_hand(func):
 
 def test_a_buffer_that_is_added_to_is_read_too():
     _agrees(accumulated, 1, inplace=(1,))
+
+
+def test_steps_that_are_unrolled_are_no_recurrence():
+    program = lifted(unrolled_steps, [2])
+    kinds = {type(op) for op in operations(*program.outputs)}
+    assert te.ScanOp not in kinds and te.ComputeOp in kinds
 
 
 @pytest.mark.parametrize("func", PLAIN, ids=label)

@@ -151,6 +151,7 @@ INTEGERS = {
     "of all": op.argmin,
     "and": lambda x: op.bitwise_and(x, op.bitwise_not(relax.const(4, "int64"))),
     "or, xor": lambda x: op.bitwise_xor(op.bitwise_or(x, relax.const(2, "int64")), x),
+    "of booleans": lambda x: op.bitwise_not(op.greater(x, relax.const(3, "int64"))),
     "remainders": lambda x: op.subtract(
         op.floor_mod(x, relax.const(4, "int64")), op.mod(x, relax.const(4, "int64"))
     ),

@@ -1,6 +1,7 @@
 """Running a GPU schedule without a GPU: its threads one after the other, as loops of the host.
 
-A scheduled PrimFunc whose threads never wait for each other computes the same either way.
+A scheduled PrimFunc whose threads never wait for each other computes the same either way. Where
+threads exchange values by shuffles, each statement runs for all threads before the next one.
 """
 
 import numpy as np
@@ -9,7 +10,10 @@ import tvm_ffi
 from tvm import te, tirx
 
 from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.kernel_structure import Load, substitute_values
+from graphgrad.ir.visits import nodes_in, replace_nodes
 from graphgrad.lower.cuda.lowering import check
+from graphgrad.lower.cuda.rows import SHUFFLE
 from graphgrad.lower.cuda.stages import one_thread_per_element
 from graphgrad.lower.target import target
 from tests.lower.kernel_programs import HOST, Runs, random_values
@@ -23,9 +27,64 @@ def on_host(func):
     def plain(loop):
         if int(loop.kind) != tirx.ForKind.THREAD_BINDING:
             return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+        exchanges = any(is_shuffle(call) for call in nodes_in(loop.body, tvm.ir.Call))
+        is_threads = str(loop.thread_binding.thread_tag) == "threadIdx.x"
+        return in_lockstep(loop) if exchanges and is_threads else serial(loop)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, plain)))
+
+
+def serial(loop, body=None):
+    """A loop as a plain one, with a variable of its own where it gets another body."""
+    if body is None:
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+    var = tirx.Var("thread", loop.loop_var.ty)
+    body = substitute_values(body, {loop.loop_var: var})
+    return tirx.For(var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
+
+
+def is_shuffle(call):
+    return str(getattr(call.op, "name", "")) == "tirx.call_extern" and call.args[0].value == SHUFFLE
+
+
+def in_lockstep(threads):
+    """A loop over threads as one such loop for each of its statements.
+
+    What a thread has in registers becomes a row of memory for each thread.
+    """
+    body, condition = threads.body, tirx.const(True, "bool")
+    if isinstance(body, tirx.IfThenElse):
+        body, condition = body.then_case, body.condition
+    held = [node for node in body.seq if isinstance(node, tirx.AllocBuffer)]
+    rows = {
+        node.buffer: tirx.decl_buffer([threads.extent, *node.buffer.shape], node.buffer.dtype)
+        for node in held
+    }
+    thread = threads.loop_var
+
+    def load(node):
+        if node.source not in rows:
+            return node
+        return tirx.BufferLoad(rows[node.source], [thread, *node.indices])
+
+    def store(node):
+        if node.buffer not in rows:
+            return node
+        return tirx.BufferStore(rows[node.buffer], node.value, [thread, *node.indices])
+
+    def shuffle(call):
+        if not is_shuffle(call):
+            return call
+        _, _, value, distance = call.args
+        return substitute_values(value, {thread: thread ^ distance.astype(str(thread.ty))})
+
+    def for_all(statement):
+        for classes, replace in ((Load, load), (tirx.BufferStore, store), (tvm.ir.Call, shuffle)):
+            statement = replace_nodes(statement, classes, replace)
+        return serial(threads, tirx.IfThenElse(condition, statement, None))
+
+    allocated = [tirx.AllocBuffer(row) for row in rows.values()]
+    return tirx.SeqStmt([*allocated, *(for_all(part) for part in body.seq if part not in held)])
 
 
 def run(inputs, outputs, shapes=None, seed=0, schedule=one_thread_per_element):

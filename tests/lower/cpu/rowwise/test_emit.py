@@ -206,6 +206,21 @@ def test_stages_beside_a_chain_keep_their_place():
     assert is_chain(result)
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_takes_a_sum_of_all_rows_may_stand_between_stages(is_read):
+    """Unless a stage behind it reads it: that has to wait for all rows."""
+    x, gamma = tensor(256, 96), tensor(96, name="gamma")
+    k = te.reduce_axis((0, 256), "k")
+    down = te.compute((96,), lambda j: te.sum(x(k, j), axis=k), name="down")
+    half = te.compute((96,), lambda j: down(j) * gamma(j), name="half")
+    sums = total(x, x, "sums")
+    read = half if is_read else gamma
+    y = te.compute(x.shape, lambda i, j: (x(i, j) - sums(i)) * read(j), name="y")
+    result = run([x, gamma], [half, y])
+    result.agree()
+    assert is_chain(result) != is_read
+
+
 @pytest.mark.parametrize("shape", [(64, 1000), (300, 77)], ids=label)
 def test_a_map_of_ragged_rows_is_in_vectors(shape, monkeypatch):
     monkeypatch.setattr(kernels, "UNIT", Processor(64, 32))

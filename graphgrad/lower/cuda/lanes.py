@@ -1,0 +1,250 @@
+"""Lanes: consecutive elements that one thread computes, so that it moves them in wide accesses.
+
+A schedule gives a thread a *loop over lanes*, in which the statement stays as it is: what proves
+that a kernel may work in place looks at it. Where the kernel is lowered, `widen_accesses` moves all
+lanes of a load or a store at once, by way of registers, if they are neighbors in memory and begin
+at a multiple of their size. What is computed between them stays scalar: choices, gathers and
+functions that have no form for vectors hinder nothing.
+
+Tensors begin at a multiple of 64 bytes: VM storage does, views of another offset are refused by
+kernels, and foreign tensors are not taken unless they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+from tvm.tirx import ForKind
+
+from ...ir.kernel_rewrite import replace_realized, with_body
+from ...ir.kernel_structure import (
+    Load,
+    buffer_of,
+    is_conditional,
+    same_indices,
+    static,
+    substitute_values,
+)
+from ...ir.loops import index, load, loop, registers, sequence, store, variable
+from ...ir.tensor import bits
+from ...ir.visits import nodes_in, replace_nodes, visit_nodes
+from .threads import at_point
+
+_LANES = "graphgrad.lanes"
+"""Marks a loop over lanes."""
+
+_WIDEST = 16
+"""Bytes of the widest access that a thread has."""
+
+_MIN_POINTS = 1 << 14
+"""Points from which on a thread gets more than one: fewer would leave most of a GPU idle."""
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+"""Dtypes that have vectors in CUDA."""
+
+
+def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
+    """How many points of nested loops, outermost first, a thread should compute; 1 for no loop.
+
+    So many as fill the widest access of the narrowest tensor, or half of them, if they divide the
+    points of some innermost loops.
+    """
+    extents = [static(each.extent) for each in loops]
+    if None in extents or math.prod(extents) < _MIN_POINTS:  # type: ignore[arg-type]
+        return 1
+    lanes = wide_lanes(accesses)
+    while lanes > 1 and math.prod(extents) % lanes:  # type: ignore[arg-type]
+        lanes //= 2
+    return lanes
+
+
+def wide_lanes(accesses: Iterable[Any]) -> int:
+    """How many elements of the narrowest of some tensors fill the widest access."""
+    dtypes = {str(buffer_of(access).dtype) for access in accesses}
+    sizes = [_bytes(dtype) for dtype in dtypes if dtype in _DTYPES]
+    return _WIDEST // min(sizes, default=_WIDEST)
+
+
+def split_lanes(loops: Sequence[Any], lanes: int) -> tuple[list[Any], Any, dict[Any, Any]]:
+    """Nested loops with the lanes of a thread apart.
+
+    Returns
+    -------
+    outer : list of For
+        Loops over what is left of the points: of them, variables and ranges are used alone.
+    lane : Var
+    values : dict
+        The values of the given loops' variables.
+    """
+    inner = 1  # how many innermost loops have a multiple of the lanes together
+    while math.prod(int(each.extent) for each in loops[-inner:]) % lanes:
+        inner += 1
+    kept, cut = list(loops[:-inner]), loops[-inner:]
+    lane, group = variable("lane"), variable("group")
+    points = math.prod(int(each.extent) for each in cut)
+    groups = loop(group, points // lanes, tirx.Evaluate(0))
+    return [*kept, groups], lane, at_point(cut, group * lanes + lane)
+
+
+def over_lanes(lane: Any, lanes: int, body: Any) -> Any:
+    """A loop over the lanes of a thread; its body is a store, and bindings of values before it."""
+    marks = {_LANES: index(lanes)}
+    return tirx.For(lane, index(0), index(lanes), ForKind.UNROLLED, body, None, marks)
+
+
+def widen_accesses(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A scheduled PrimFunc whose threads move their lanes in wide accesses, where that may be."""
+    return func.with_body(_widened(func.body, tvm.sym.Analyzer(), []))
+
+
+def _widened(statement: Any, analyzer: Any, conditions: list[Any]) -> Any:
+    """A statement with its loops over lanes replaced.
+
+    Parameters
+    ----------
+    statement : Stmt
+    analyzer : Analyzer
+        It knows the ranges of the variables of the loops around the statement.
+    conditions : list of Expr
+        What holds where the statement runs.
+    """
+    if isinstance(statement, tirx.SeqStmt):
+        return sequence(*(_widened(part, analyzer, conditions) for part in statement.seq))
+    if isinstance(statement, SBlockRealize):
+        body = _widened(statement.block.body, analyzer, conditions)
+        return replace_realized(statement, body=body)
+    if isinstance(statement, tirx.IfThenElse):
+        holds, other = statement.condition, statement.else_case
+        if other is not None:
+            other = _widened(other, analyzer, [*conditions, tirx.Not(holds)])
+        body = _widened(statement.then_case, analyzer, [*conditions, holds])
+        return tirx.IfThenElse(holds, body, other)
+    if not isinstance(statement, tirx.For):
+        return statement
+    extent = tvm.ir.Range.from_min_extent(statement.min, statement.extent)
+    analyzer.bind(statement.loop_var, extent)
+    if _LANES in statement.annotations:
+        return _Lanes(statement, analyzer, conditions).statement()
+    return with_body(statement, _widened(statement.body, analyzer, conditions))
+
+
+class _Lanes:
+    """Writes a loop over lanes as wide loads, scalar work of all lanes, and wide stores."""
+
+    def __init__(self, lanes: Any, analyzer: Any, conditions: Sequence[Any]):
+        self._loop, self._lane = lanes, lanes.loop_var
+        self._lanes = int(lanes.extent)
+        self._analyzer, self._conditions = analyzer, conditions
+        self._written = nodes_in(lanes.body, tirx.BufferStore)
+        self._unconditional = _unconditional_loads(lanes.body)
+        self._loaded: list[tuple[Any, Any]] = []  # a load, and the registers that hold its lanes
+        self._stored: list[tuple[Any, Any]] = []
+
+    def statement(self) -> Any:
+        """The statements that take the loop's place."""
+        body = replace_nodes(self._loop.body, Load, self._from_registers)
+        body = replace_nodes(body, tirx.BufferStore, self._to_registers)
+        return sequence(
+            *(tirx.AllocBuffer(held) for _, held in (*self._loaded, *self._stored)),
+            *(self._moved(held, access) for access, held in self._loaded),
+            with_body(self._loop, body),
+            *(self._moved(held, access) for access, held in self._stored),
+        )
+
+    def _from_registers(self, access: Any) -> Any:
+        """A lane's element of a load, which is held in registers if it may be loaded widely."""
+        for known, held in self._loaded:
+            if tvm_ffi.structural_equal(known, access):
+                return load(held, [self._lane])
+        if not self._may_load(access):
+            return access
+        held = registers("lanes", (self._lanes,), str(access.source.dtype))
+        self._loaded.append((access, held))
+        return load(held, [self._lane])
+
+    def _to_registers(self, access: Any) -> Any:
+        """A store to registers, from where all lanes are stored, if that may be done widely."""
+        if not self._is_wide(access):
+            return access
+        held = registers("result", (self._lanes,), str(access.buffer.dtype))
+        self._stored.append((access, held))
+        return store(held, [self._lane], access.value)
+
+    def _may_load(self, access: Any) -> bool:
+        """Whether all lanes of a load may be loaded before anything is computed."""
+        for written in self._written:
+            if written.buffer.same_as(access.source) and not same_indices(access, written):
+                return False  # a lane may read what another one has written
+        is_made = any(tvm_ffi.structural_equal(access, made) for made in self._unconditional)
+        return self._is_wide(access) and (is_made or self._in_range(access))
+
+    def _is_wide(self, access: Any) -> bool:
+        """Whether the lanes of an access are neighbors in memory, from a multiple of their size."""
+        buffer = buffer_of(access)
+        shape = [static(extent) for extent in buffer.shape]
+        if str(buffer.dtype) not in _DTYPES or buffer.scope() != "global" or None in shape:
+            return False
+        position = index(0)
+        for at, extent in zip(access.indices, shape, strict=True):
+            position = position * extent + index(at)
+        first = substitute_values(position, {self._lane: index(0)})
+        if not self._analyzer.can_prove_equal(position, first + self._lane):
+            return False
+        aligned = self._analyzer.modular_set(self._analyzer.simplify(first))
+        step = min(self._lanes, _WIDEST // _bytes(str(buffer.dtype)))
+        return int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
+
+    def _in_range(self, access: Any) -> bool:
+        """Whether a load is inside its tensor where it would not be made, too."""
+        bounds = [
+            tirx.And(at >= 0, at < extent)
+            for at, extent in zip(access.indices, access.source.shape, strict=True)
+        ]
+        with contextlib.ExitStack() as known:
+            for condition in self._conditions:
+                known.enter_context(self._analyzer.constraint_scope(condition))
+            return all(self._analyzer.can_prove(bound) for bound in bounds)
+
+    def _moved(self, held: Any, access: Any) -> Any:
+        """The statement that moves all lanes between memory and registers, 16 bytes at a time."""
+        step = min(self._lanes, _WIDEST // _bytes(str(held.dtype)))
+        loads = isinstance(access, Load)
+
+        def part(first: int) -> Any:
+            lane = variable("lane")
+            number = lane + first
+            indices = [substitute_values(at, {self._lane: number}) for at in access.indices]
+            if loads:
+                moved = store(held, [number], load(access.source, indices))
+            else:
+                moved = store(access.buffer, indices, load(held, [number]))
+            return loop(lane, step, moved, ForKind.VECTORIZED)
+
+        return sequence(*map(part, range(0, self._lanes, step)))
+
+
+def _unconditional_loads(body: Any) -> list[Any]:
+    """The loads of a statement that are made whatever a choice in it chooses."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        if is_conditional(node):
+            found.extend(nodes_in(node.args[0], Load))
+            return tvm_ffi.WalkResult.SKIP
+        if isinstance(node, Load):
+            found.append(node)
+        return None
+
+    visit_nodes(body, (Load, tvm.ir.Call), visit, outer_first=True)
+    return found
+
+
+def _bytes(dtype: str) -> int:
+    return bits(dtype) // 8

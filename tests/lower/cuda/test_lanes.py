@@ -1,0 +1,109 @@
+"""Wide accesses: which loads and stores of a thread's elements become one, and which may not."""
+
+import pytest
+from tvm import te, tirx, topi
+
+from graphgrad.ir.loops import block, bound, index, load, store, variable
+from graphgrad.lower.cuda.lanes import over_lanes, widen_accesses
+from tests.lower.cuda.sources import cuda_source, program
+
+ROWS, COLUMNS = 64, 512
+
+
+def source(expression, *shapes, dtype="float32"):
+    return cuda_source(program(expression, shapes, [dtype] * len(shapes)))
+
+
+def wide(text, kind="float4"):
+    """How many wide loads from memory and stores to it are in CUDA source."""
+    lines = text.splitlines()
+    loads = sum(f"= *({kind}*)(x" in line for line in lines)
+    return loads, sum(line.strip().startswith(f"*({kind}*)") for line in lines) - loads
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float32", "float4"), ("float64", "double2"), ("int32", "int4"), ("float16", "uint4")],
+)
+def test_a_thread_moves_16_bytes_at_a_time(dtype, kind):
+    text = source(topi.add, (ROWS, COLUMNS), (ROWS, COLUMNS), dtype=dtype)
+    assert wide(text, kind) == (2, 1)
+
+
+def test_bfloat16_moves_8_elements():
+    text = source(topi.add, (ROWS, COLUMNS), (ROWS, COLUMNS), dtype="bfloat16")
+    assert wide(text, "uint4") == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((64, 6, 7, 7), "float4"), ((18, 9, 11, 13), "float2")], ids=str
+)
+def test_elements_of_several_rows(shape, kind):
+    """What four neighbors are divided by does not matter, as long as they are neighbors."""
+
+    def scaled(x, s):
+        return te.compute(x.shape, lambda n, c, h, w: x(n, c, h, w) * s(c))
+
+    assert wide(source(scaled, shape, shape[1:2]), kind) == (1, 1)
+
+
+def test_odd_numbers_of_elements_stay_apart():
+    assert "float2" not in source(topi.exp, (333, 51))
+    assert "float2" not in source(topi.exp, (4, 4))  # too few for a GPU
+
+
+def test_what_a_choice_leaves_out_is_loaded_only_where_it_is_there():
+    def chosen(x, y):
+        return te.compute(
+            x.shape, lambda i, j: tirx.if_then_else(x(i, j) <= 0, y(i, j), tirx.const(0.0))
+        )
+
+    def padded(x):
+        return te.compute(
+            (ROWS, COLUMNS + 4), lambda i, j: tirx.if_then_else(j < COLUMNS, x(i, j), 0.0)
+        )
+
+    assert wide(source(chosen, (ROWS, COLUMNS), (ROWS, COLUMNS))) == (2, 1)
+    assert wide(source(padded, (ROWS, COLUMNS))) == (0, 1)
+
+
+def test_shifted_and_strided_elements_are_loaded_one_by_one():
+    def shifted(x):
+        return te.compute((ROWS, COLUMNS), lambda i, j: x(i, j + 1))
+
+    assert wide(source(shifted, (ROWS, COLUMNS + 4))) == (0, 1)
+    assert wide(source(topi.transpose, (COLUMNS, ROWS))) == (0, 1)
+
+
+def test_booleans_are_not_wide():
+    """TVM takes a vector of four of them for 8 bytes."""
+
+    def positive(x):
+        return te.compute(x.shape, lambda i, j: x(i, j) > 0)
+
+    text = source(positive, (ROWS, COLUMNS))
+    assert wide(text) == (1, 0)
+    assert "ushort" not in text
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["its own", "another"])
+def test_in_place_a_lane_reads_no_element_that_another_one_writes(place):
+    x = tirx.decl_buffer((4096,), "float32", "x")
+    group, lane = variable("group"), variable("lane")
+    at = group * 4 + lane
+    read = at if place == 0 else group * 4 + (3 - lane)
+    body = over_lanes(lane, 4, store(x, [at], load(x, [read]) + 1))
+    func = tirx.PrimFunc([x], block("root", bound(group, index(1024), "threadIdx.x", body)))
+    text = widen_accesses(func).script()
+    assert text.count("T.vectorized") == (2 if place == 0 else 1)
+
+
+def test_columns_are_summed_side_by_side():
+    assert wide(source(lambda x: topi.sum(x, 0), (2048, 256)))[0] == 1
+
+
+def test_rows_are_summed_by_warps():
+    text = source(lambda x: topi.sum(x, 1), (64, 1024))
+    assert wide(text)[0] == 1
+    assert "__shfl_xor_sync" in text
+    assert "double" not in text
