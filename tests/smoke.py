@@ -50,7 +50,7 @@ layout/test_rules.py::conv
 layout/test_choice.py
 lower/cpu/contraction/test_replace.py
 lower/cpu/contraction/test_tile.py
-lower/cpu/horizontal/test_flat.py
+lower/fusion/horizontal/test_flat.py
 lower/cpu/rowwise/test_emit.py::test_every_combiner
 lower/cpu/test_schedule.py
 lower/cpu/test_vector_math.py

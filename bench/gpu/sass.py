@@ -210,7 +210,7 @@ def _kernels(
         yield Kernel(
             name,
             function,
-            _kind(functions[name], schedules[_scheduled_name(function)], counts),
+            _kind(functions[name], schedules.get(_scheduled_name(function)), counts),
             calls[function],
             list(_moved(functions[name], widths[name])),
             dict(counts),
@@ -219,9 +219,9 @@ def _kernels(
         )
 
 
-def _kind(func: tirx.PrimFunc, schedule: Schedule, counts: Counter[str]) -> str:
-    """What a kernel does."""
-    if schedule.rule in ("parallel", "serial"):
+def _kind(func: tirx.PrimFunc, schedule: Schedule | None, counts: Counter[str]) -> str:
+    """What a kernel does; one that a pass has made of scheduled ones has no schedule."""
+    if schedule is not None and schedule.rule in ("parallel", "serial"):
         return HANDMADE
     if counts["LDS"]:
         return CONTRACTION
@@ -255,15 +255,16 @@ def _moved(func: tirx.PrimFunc, widths: disassembly.Widths) -> Iterator[Moved]:
     """
     runs = _threads(func) * math.prod(static(each.extent) or _MANY for each in _loops(func))
     sizes = {
-        str(declared.data.name): _size(declared.buffer)
+        declared.data: _size(declared.buffer)
         for declared in nodes_in(func.body, tirx.DeclBuffer)
         if declared.buffer.scope() == "global"
     }
     for (position, direction), counts in sorted(widths.items()):
         total = sum(width * count for width, count in counts.items())
         wide = counts[WIDE] * WIDE / total
-        name = str(func.params[position].name)
-        yield Moved(name, min(sizes[name], runs * total), direction, wide)
+        param = func.params[position]
+        reached = min(sizes[param], runs * total)
+        yield Moved(str(param.name), reached, direction, wide)
 
 
 def _size(buffer: Any) -> int:

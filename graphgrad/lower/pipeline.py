@@ -35,7 +35,6 @@ from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
 from .cpu.functions import lower_functions
 from .cpu.guarded_reads import guard_reads
-from .cpu.horizontal import fuse_horizontally, mark_flat_maps
 from .cpu.nan import vectorize_nan_tests
 from .cpu.small_tanh import expand_small_tanh
 from .cpu.stack import keep_on_stack
@@ -45,6 +44,7 @@ from .cpu.wide_factors import widen_factors
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda
 from .cuda import stages as cuda_stages
+from .cuda.block_rows import BLOCK_ROWS
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.library.select import call_libraries
 from .cuda.sorting import sort_on_device
@@ -59,6 +59,9 @@ from .fusion import (
     share_results,
 )
 from .fusion.accumulate import accumulate_early, fuse_accumulation
+from .fusion.horizontal import fuse_horizontally, mark_flat_maps
+from .fusion.horizontal.kernel import RowsWriter
+from .fusion.horizontal.table_rows import TABLE_ROWS
 from .graph.direct_calls import resolve_closures
 from .graph.legalize import legalize_ops
 from .graph.permuted_products import fold_permutations
@@ -184,6 +187,11 @@ class Lowering:
         """Which maps a schedule will inline."""
         is_llvm = str(self.target.kind.name) == "llvm"
         return cpu.may_repeat if is_llvm else cuda_stages.may_repeat
+
+    @property
+    def rows_writer(self) -> RowsWriter:
+        """How equal maps of many tensors are computed in one kernel."""
+        return TABLE_ROWS if str(self.target.kind.name) == "llvm" else BLOCK_ROWS
 
     @cached_property
     def processor(self) -> Processor:

@@ -120,10 +120,12 @@ def _widened(statement: Any, analyzer: Any, conditions: list[Any]) -> Any:
     if isinstance(statement, SBlockRealize):
         body = _widened(statement.block.body, analyzer, conditions)
         return replace_realized(statement, body=body)
-    if isinstance(statement, tirx.IfThenElse) and statement.else_case is None:
-        inside = [*conditions, statement.condition]
-        body = _widened(statement.then_case, analyzer, inside)
-        return tirx.IfThenElse(statement.condition, body, None)
+    if isinstance(statement, tirx.IfThenElse):
+        holds, other = statement.condition, statement.else_case
+        if other is not None:
+            other = _widened(other, analyzer, [*conditions, tirx.Not(holds)])
+        body = _widened(statement.then_case, analyzer, [*conditions, holds])
+        return tirx.IfThenElse(holds, body, other)
     if not isinstance(statement, tirx.For):
         return statement
     extent = tvm.ir.Range.from_min_extent(statement.min, statement.extent)

@@ -1,7 +1,7 @@
 from tvm import te, tirx
 
-from graphgrad.lower.cpu.horizontal.chain import Call, Chain, Formula
-from graphgrad.lower.cpu.horizontal.flat import flat_map
+from graphgrad.lower.fusion.horizontal.chain import Call, Chain, Formula
+from graphgrad.lower.fusion.horizontal.flat import flat_map
 
 
 def tensor(*shape, dtype="float32"):

@@ -6,9 +6,9 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.lower.cpu.horizontal.chain import Call, Chain
-from graphgrad.lower.cpu.horizontal.flat import flat_map
-from graphgrad.lower.cpu.horizontal.kernel import kernel_of
+from graphgrad.lower.fusion.horizontal.chain import Call, Chain
+from graphgrad.lower.fusion.horizontal.flat import flat_map
+from graphgrad.lower.fusion.horizontal.table_rows import TABLE_ROWS
 from graphgrad.lower.target import target
 from graphgrad.memory.alias import Module
 
@@ -51,7 +51,7 @@ def test_larger_ones_of_scalars_and_of_elements(name, length):
     combine = COMBINATIONS[name]
     kernel = scaled_larger(combine)
     formula, _ = Chain([Call(kernel, [0, 1, 2, 3], 4, None)]).formula(lambda number: True)
-    func = kernel_of(formula, [[[length]] * 3], ["float32"] * 2)
+    func = TABLE_ROWS.kernel_of(formula, [[[length]] * 3], ["float32"] * 2)
     generator = np.random.default_rng(0)
     x, y = (generator.standard_normal(length).astype("float32") for _ in range(2))
     a, b = np.float32(0.25), np.float32(0.5)
@@ -74,7 +74,7 @@ def test_product_of_larger_ones_that_earlier_maps_make():
     ]
     formula, cells = Chain(calls).formula(lambda number: number == 5)
     assert [cell.number for cell in cells] == [0, 1, 3, 5]
-    func = kernel_of(formula, [[[37]] * 4], [])
+    func = TABLE_ROWS.kernel_of(formula, [[[37]] * 4], [])
     x, y, z = np.random.default_rng(0).standard_normal((3, 37)).astype("float32")
     found = run(func, x, y, z, np.zeros_like(x))[-1]
     np.testing.assert_array_equal(found, np.maximum(x, y) * np.maximum(x, z))
@@ -84,7 +84,7 @@ def test_the_alias_analysis_knows_what_is_stored_to_through_addresses():
     formula, _ = Chain([Call(scaled_larger(te.min), [0, 1, 2, 3], 4, None)]).formula(
         lambda number: True
     )
-    func = kernel_of(formula, [[[8]] * 3, [[5]] * 3], ["float32"] * 2)
+    func = TABLE_ROWS.kernel_of(formula, [[[8]] * 3, [[5]] * 3], ["float32"] * 2)
     scalars, results = {0, 1}, {6, 7}
     written = Module({}).written(func)
     assert written >= results and not written & scalars

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tvm import relax, te, tirx
 
-from graphgrad.lower.cpu.horizontal.calls import Calls
-from graphgrad.lower.cpu.horizontal.maps import mark_flat_maps
+from graphgrad.lower.fusion.horizontal.calls import Calls
+from graphgrad.lower.fusion.horizontal.maps import mark_flat_maps
 from tests.lower.programs import machine, random_tensors, tensor_type
 
 

@@ -246,10 +246,27 @@ def test_results_that_nothing_reads():
     np.testing.assert_allclose(machine(mod)["main"](x, u).numpy(), np.exp(u.numpy()), rtol=1e-6)
 
 
-def test_other_targets_are_left_alone():
-    mod = update_of((8,), (9,))
+def test_on_a_gpu_a_block_belongs_to_one_tensor():
+    mod = update_of((4096,), (9,), (64, 3, 7, 7))
     lowered = pipeline.lower(mod, target({"kind": "cuda", "arch": "sm_90"}))
-    assert not any(JOINED in variable.name_hint for variable in lowered.functions)
+    (kernel,) = (f for name, f in lowered.functions.items() if JOINED in name.name_hint)
+    text = kernel.script()
+    assert text.count("blockIdx.x") == text.count("threadIdx.x") == 1
+    assert "block < T.int64(4)" in text  # of 1024 elements each
+
+
+def test_the_same_elements_in_another_shape_are_flat_too():
+    """A running statistic takes in what a reduction has left with axes of one element."""
+
+    def body(builder, x, y):
+        flat = builder.emit(op.reshape(x, (64,)))
+        return builder.emit(op.add(builder.emit(op.multiply(y, y)), flat))
+
+    mod = module(body, tensor_type(1, 64, 1, 1), tensor_type(64))
+    x, y = random_tensors((1, 64, 1, 1), (64,))
+    np.testing.assert_array_equal(
+        machine(mod)["main"](x, y).numpy(), y.numpy() ** 2 + x.numpy().ravel()
+    )
 
 
 OPTIMIZERS = {

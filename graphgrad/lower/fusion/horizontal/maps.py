@@ -27,11 +27,7 @@ from ....ir.rewrite import map_kernels, rebuilt, replace_bindings, replace_body
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
-from .kernel import kernel_of
-
-_MAX_TENSORS = 64
-"""The most tensors of a kernel. LLVM takes a millisecond to compile the access to each, and more if
-there are many."""
+from .kernel import RowsWriter
 
 _MAX_CELLS = 16
 """The most tensors of a chain: a loop over more is no faster than two."""
@@ -39,7 +35,6 @@ _MAX_CELLS = 16
 
 @compiler_pass(
     Phase.FUSED,
-    targets=("llvm",),
     provides="flat_maps",
     after={
         "fuse_accumulation": "what is marked must not become another kernel",
@@ -72,10 +67,11 @@ def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]
 
 @compiler_pass(
     Phase.DONATED,
-    targets=("llvm",),
     because="donation has decided which results overwrite arguments",
 )
-def fuse_horizontally(mod: tvm.IRModule, flat_maps: dict[int, FlatMap]) -> tvm.IRModule:
+def fuse_horizontally(
+    mod: tvm.IRModule, flat_maps: dict[int, FlatMap], rows_writer: RowsWriter
+) -> tvm.IRModule:
     """Fuse flat maps that follow each other into few kernels.
 
     Parameters
@@ -83,10 +79,12 @@ def fuse_horizontally(mod: tvm.IRModule, flat_maps: dict[int, FlatMap]) -> tvm.I
     mod : IRModule
     flat_maps : dict
         The flat maps of the marked kernels, by number.
+    rows_writer : RowsWriter
+        How the target computes many of them in one kernel.
     """
     for name, func in list(mod.functions.items()):
         if flat_maps and isinstance(func, relax.Function):
-            mod = _FlatMapFusion(mod, name, func, flat_maps).module()
+            mod = _FlatMapFusion(mod, name, func, flat_maps, rows_writer).module()
     return mod
 
 
@@ -201,8 +199,14 @@ class _FlatMapFusion:
     """The fusion of the flat maps of one Relax function."""
 
     def __init__(
-        self, mod: tvm.IRModule, name: Any, func: relax.Function, flat_maps: dict[int, FlatMap]
+        self,
+        mod: tvm.IRModule,
+        name: Any,
+        func: relax.Function,
+        flat_maps: dict[int, FlatMap],
+        writer: RowsWriter,
     ):
+        self._writer = writer
         self._mod, self._name, self._func = mod, name, func
         self._builder = relax.BlockBuilder(mod)
         self._calls = Calls(mod, name, func, flat_maps)
@@ -241,7 +245,7 @@ class _FlatMapFusion:
             if len(members) > 1:
                 replaced_vars.update(member.binding.var for member in members)
                 self._replaced += [member.binding.value.args[0] for member in members]
-                for batch in _batches(rows):
+                for batch in _batches(rows, self._writer.max_tensors):
                     calls += self._one_call(batch, kind)
         return [*(binding for binding in run.bindings if binding.var not in replaced_vars), *calls]
 
@@ -267,7 +271,9 @@ class _FlatMapFusion:
         ]
         stored_cells = [row.cells[cell] for row in rows for cell, _ in formula.stores]
         shapes = [[self._calls.shape(cell.number) for cell in row.cells] for row in rows]
-        kernel = kernel_of(formula, shapes, [str(scalar.ty.dtype) for scalar in scalars])
+        kernel = self._writer.kernel_of(
+            formula, shapes, [str(scalar.ty.dtype) for scalar in scalars]
+        )
         last = rows[-1].members[-1].binding
         name = self._builder.add_func(kernel, f"{last.value.args[0].name_hint}_horizontal")
         argument_positions = {id(cell): len(scalars) + i for i, cell in enumerate(argument_cells)}
@@ -310,9 +316,9 @@ def _group_by_formula(rows: list[_Row]) -> list[list[_Row]]:
     return groups
 
 
-def _batches(rows: list[_Row]) -> Iterator[list[_Row]]:
+def _batches(rows: list[_Row], max_tensors: int) -> Iterator[list[_Row]]:
     """Yield rows in batches of about the same size, each with few enough tensors for a kernel."""
-    max_rows = max(_MAX_TENSORS // max(len(rows[0].cells), 1), 1)
+    max_rows = max(max_tensors // max(len(rows[0].cells), 1), 1)
     count = -(-len(rows) // max_rows)
     for batch in range(count):
         yield rows[batch * len(rows) // count : (batch + 1) * len(rows) // count]

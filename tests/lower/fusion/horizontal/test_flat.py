@@ -2,7 +2,7 @@ import pytest
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from graphgrad.lower.cpu.horizontal.flat import flat_map
+from graphgrad.lower.fusion.horizontal.flat import flat_map
 from tests.labels import label
 
 
@@ -16,7 +16,7 @@ def told(inputs, output):
 
 
 X, Y = tensor(3, 1, 5), tensor(3, 1, 5)
-SCALAR = tensor()
+SCALAR, LINE = tensor(), tensor(15)
 
 
 def elementwise(function, *inputs):
@@ -28,6 +28,7 @@ FLAT = {
     "a scalar": elementwise(lambda *i: X(*i) * SCALAR(), X, SCALAR),
     "a root": elementwise(lambda *i: tirx.sqrt(X(*i)), X),
     "a choice": elementwise(lambda *i: tirx.Select(SCALAR() > 0, X(*i), Y(*i)), SCALAR, X, Y),
+    "another shape": elementwise(lambda i, j, k: X(i, j, k) + LINE(i * 5 + k), X, LINE),
     "nothing read": elementwise(lambda *_: tirx.const(1.0, "float32")),
 }
 
@@ -40,6 +41,7 @@ COLUMN, HALF, MASK = (
 OTHERS = {
     "an index": elementwise(lambda i, j, k: X(i, j, k) + i.astype("float32"), X),
     "a broadcast": elementwise(lambda i, j, k: X(i, j, k) + COLUMN(i, j, 0), X, COLUMN),
+    "another element of another shape": elementwise(lambda i, j, k: LINE(i + 3 * k), LINE),
     "another element": elementwise(lambda i, j, k: X(i, j, 4 - k), X),
     "an exponential": elementwise(lambda *i: tirx.exp(X(*i)), X),
     "a branch": elementwise(

@@ -8,6 +8,7 @@ the other one reads or writes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,21 +148,39 @@ def _loads_alike(store: Any, variables: list[Any]) -> bool:
     return (
         all(map(is_allowed, calls))
         and all(
-            not load.indices
-            or (
-                _is_at(load.indices, variables, load.source.shape)
-                and _same_extents(load.source, store.buffer)
-            )
-            for load in _loads(store)
+            not load.indices or _is_same_element(load, store, variables) for load in _loads(store)
         )
         and not _mentions(store, variables)
     )
 
 
+def _is_same_element(load: Any, store: Any, variables: list[Any]) -> bool:
+    """Whether a load is of the element that has the number of the one that is stored."""
+    extents = [[static(extent) for extent in b.shape] for b in (load.source, store.buffer)]
+    if extents[0] == extents[1] and _is_at(load.indices, variables, load.source.shape):
+        return True
+    if None in extents[0] or math.prod(extents[0]) != math.prod(extents[1]):  # type: ignore[arg-type]
+        return False
+    # The shapes differ, as those of what a reshape makes of the other.
+    analyzer = tvm.sym.Analyzer()
+    for variable, extent in zip(variables, extents[1], strict=True):
+        analyzer.bind(variable, tvm.ir.Range(0, extent))
+    read, written = _number(load.indices, extents[0]), _number(store.indices, extents[1])
+    return bool(analyzer.can_prove_equal(read, written))
+
+
+def _number(indices: Any, extents: Sequence[Any]) -> Any:
+    """The number of an element in the order of memory."""
+    number = tirx.const(0, "int64")
+    for index, extent in zip(indices, extents, strict=True):
+        number = number * extent + index
+    return number
+
+
 def _mentions(store: Any, variables: list[Any]) -> bool:
     """Whether a value uses the index of its element other than in loads."""
-    loads = _loads(store)
-    uses_in_loads = sum(is_among(index, variables) for load in loads for index in load.indices)
+    indices = [index for load in _loads(store) for index in load.indices]
+    uses_in_loads = sum(uses(index, variable) for index in indices for variable in variables)
     return uses_in_loads != sum(uses(store.value, variable) for variable in variables)
 
 
@@ -188,10 +207,6 @@ def _is_supported(buffer: Any) -> bool:
     """Whether a buffer's type of elements is supported; booleans are as scalars alone."""
     dtype = str(buffer.dtype)
     return dtype in _DTYPES or (dtype == "bool" and not buffer.shape)
-
-
-def _same_extents(a: Any, b: Any) -> bool:
-    return [static(extent) for extent in a.shape] == [static(extent) for extent in b.shape]
 
 
 def _length(buffer: Any) -> int | None:
