@@ -9,7 +9,7 @@ from tests.labels import label
 from tests.lower.cuda.running import run
 from tests.lower.kernel_programs import tensor
 
-SHAPES = ((300, 40), (7, 3, 3, 3), (70,), (64, 64, 3, 3), (4090,))
+SHAPES = ((400, 100), (7, 3, 3, 3), (70,), (64, 64, 3, 3), (4090,))
 
 
 def launches(result):
