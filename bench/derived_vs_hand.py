@@ -150,14 +150,17 @@ All ops that have a rule are here, those too that only gradients consist of.
 
 Where derived gradients evaluate more:
 
-- max, max pooling: the position of the maximum, which the rule of max pooling keeps, is looked for
-  again: the forward kernel does not compute it.
 - cumsum, cumprod: a recurrence keeps all its states, and the cotangents that it adds up, in their
   order. The rules' sums are carried in float64, those of a recurrence in its own dtype.
+- resampling by a table (resize, adaptive pooling): the rule reads the transposed table, and what is
+  derived adds at the places that the table says.
 
-Where they take more time for no more evaluations, it is what the schedules make of their kernels;
-in norms the arithmetic in float64 of what is summed in float64, and in selu and floor_mod that of
-corrections, which rules know to have no derivative. Much more time take scatter_swap and
+Where they take more time for no more evaluations, it is what the schedules make of their kernels.
+In floor_mod the remainder is computed again, because its sign decides what is added, and a
+remainder of floats takes longer than all the rest; in log_add_exp both gradients compute the
+exponential; in instance_norm the sums by channel go over the images once more, because fusion by
+rows does not split them into sums of rows; in max_pool_gather the rule knows that no element is in
+two windows, or which ones. Much more time take scatter_swap and
 scatter_recurrence, which gradients of scatters consist of and which are derived for gradients of
 gradients alone: their updates are sorted by place, and go through one recurrence.
 

@@ -10,7 +10,8 @@ starts from the same weights and batch in a process of its own and must report t
 loss. They take turns in rounds, the others stopped; a turn during which other programs kept the
 machine busy is rejected and taken again. With ``--before`` the graphgrad of another checkout
 competes too. With ``--isa`` all are held to fewer instructions than this processor has. With
-``--precision`` each contender competes twice: as it is, and in mixed precision.
+``--precision`` each contender competes twice: as it is, and in mixed precision. On a machine that
+others use, ``--threads 1 --cpu-time`` still gives rough ratios.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from contenders import BEFORE, CONTENDERS, HALVES, INSTRUCTION_SETS, QUICK, in_precision
-from field import Field, add_pace, chosen_pace, positive, say, some_of
+from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say, some_of
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
 from rounds import Record, Turn, figures_of
@@ -99,7 +100,14 @@ def started(name: str, workload: Workload, settings: argparse.Namespace) -> Cont
     tree = settings.before if name == BEFORE else None
     contenders, environment = held_to(settings.isa)
     start = partial(
-        Contender, name, workload, settings.threads, contenders, tree, environment=environment
+        Contender,
+        name,
+        workload,
+        settings.threads,
+        contenders,
+        tree,
+        settings.clock,
+        environment,
     )
     contender = start()
     if not _keeps_code(name):
@@ -231,6 +239,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     add("--before", type=Path, metavar="TREE", help=f"another checkout, which competes as {BEFORE}")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
+    add_clock(parser)
     add_pace(parser, 7, turn_seconds=1.0, max_load=0.1, pause=5.0, most_seconds=60.0)
     add("--isa", choices=list(INSTRUCTION_SETS), help="less than this processor can do; not of tvm")
     add("--precision", choices=HALVES, help="let each compete in mixed precision, too; not tvm")
@@ -243,6 +252,7 @@ def parse_arguments() -> argparse.Namespace:
         mixed = [in_precision(name, arguments.precision) for name in arguments.contenders]
         arguments.contenders += [name for name in mixed if name in CONTENDERS]
     check_contenders(parser, arguments)
+    check_clock(parser, arguments)
     return arguments
 
 

@@ -321,6 +321,31 @@ _lower_fill("relax.full")
 _lower_fill("relax.full_like")
 
 
+def _lower_division(op: str, quotient: Callable[[Any], Any]) -> None:
+    """Lower a division, by the number zero too, which TVM refuses to fold: it is a product with ∞.
+
+    Parameters
+    ----------
+    op : str
+    quotient : callable
+        Makes the result of a product.
+    """
+    stock: Legalization = tvm.ir.Op.get(op).get_attr("FLegalize")
+
+    @legalization(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        divisor = _number(call.args[1])
+        if not isinstance(divisor, tirx.FloatImm) or divisor.value:
+            return stock(builder, call)
+        infinite = tirx.const(math.copysign(math.inf, divisor.value), str(call.ty.dtype))
+        name = op.removeprefix("relax.")
+        return mapped(builder, call.args[0], lambda x: quotient(x * infinite), name)
+
+
+_lower_division("relax.divide", lambda product: product)
+_lower_division("relax.floor_divide", tirx.floor)
+
+
 lower_half_in_float32(
     *("relax.acos", "relax.acosh", "relax.asin", "relax.asinh", "relax.atan", "relax.atanh"),
     *("relax.atan2", "relax.cosh", "relax.ewise_fma", "relax.floor_mod", "relax.isfinite"),

@@ -161,11 +161,11 @@ def test_every_spec_writes_a_workload(tmp_path):
 
 def test_without_a_compiler_of_c_nothing_is_compiled(step, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    settings = SimpleNamespace(threads=1, before=None, isa=None)
+    settings = SimpleNamespace(threads=1, before=None, isa=None, clock="perf_counter")
     with pytest.raises(step.ContenderError, match=r"needs a C\+\+ compiler: one of g\+\+"):
         step.started("torch_compile", None, settings)
-    monkeypatch.setattr(step, "Contender", lambda *given, environment: given)
-    given = ("torch", None, 1, step.CONTENDERS, None)
+    monkeypatch.setattr(step, "Contender", lambda *given: given)
+    given = ("torch", None, 1, step.CONTENDERS, None, "perf_counter", {})
     assert step.started("torch", None, settings) == given
 
 

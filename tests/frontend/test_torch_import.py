@@ -170,6 +170,34 @@ def test_dropouts_that_are_left_out_are_told_of():
     assert "feature_dropout.default) never drops" in note
 
 
+def test_bags_of_a_module():
+    net = nn.EmbeddingBag(7, 3, mode="mean", padding_idx=2, dtype=torch.float64)
+    index, offsets = torch.tensor([1, 2, 5, 5, 0]), torch.tensor([0, 3, 3])
+    model = gg.from_torch(net, (index, offsets))
+    ct = draw(3, 3)
+    expected = net(index, offsets)
+    (theirs,) = torch.autograd.grad(expected, [net.weight], ct)
+    arrays = {"input": index.numpy(), "offsets": offsets.numpy()}
+    outputs, gradients = gg.value_and_grad(model)(arrays, ct.numpy())
+    np.testing.assert_allclose(outputs[model.outputs[0]], expected.detach(), rtol=1e-12)
+    np.testing.assert_allclose(gradients["weight"], theirs, rtol=1e-12)
+
+
+def test_a_division_by_the_number_zero():
+    """TVM refuses to fold it."""
+
+    class Divided(nn.Module):
+        def forward(self, x):
+            return torch.where(x > 0, x / 0, x)
+
+    x = torch.tensor([-1.0, 0.0, 2.0])
+    model = gg.from_torch(Divided(), x)
+    f = gg.value_and_grad(model, wrt="x")
+    outputs, gradients = f({"x": x.numpy()}, np.ones(3, "float32"))
+    np.testing.assert_array_equal(outputs[model.outputs[0]], [-1.0, 0.0, np.inf])
+    np.testing.assert_array_equal(gradients["x"], [1.0, 1.0, np.inf])
+
+
 def test_half_precision():
     net = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Linear(4, 2), nn.Tanh()).bfloat16()
     x = draw(3, 2, 5).bfloat16()
@@ -187,6 +215,13 @@ class Counter(nn.Module):
         return x * self.count
 
 
+class Overwriting(nn.Module):
+    def forward(self, x):
+        y = 2 * x
+        y.detach()[:1].add_(1.0)
+        return y
+
+
 class Random(nn.Module):
     def forward(self, x):
         return torch.rand_like(x) * torch.linalg.inv(x)
@@ -202,6 +237,8 @@ class Branches(nn.Module):
     ((nn.ReLU(), None), ArgumentError, "example_inputs is a NoneType"),
     ((export(nn.ReLU(), (draw(2),)), draw(2)), ArgumentError, "leave example_inputs"),
     ((Counter(), draw(2)), ModelError, r"changes \['count'\]"),
+    ((nn.Embedding(4, 3, max_norm=1.0), torch.arange(3)), ModelError, "embedding_renorm.*detached"),
+    ((Overwriting(), draw(2)), ModelError, "add_.Tensor. changes a detached tensor"),
     ((Random(), draw(2, 2)), ModelError, "rand_like.default .rand_like.; .*linalg_inv"),
     ((Branches(), draw(2)), ModelError, "torch.export refuses Branches"),
     ((nn.LSTM, draw(2)), ArgumentError, "given a type"),

@@ -6,10 +6,12 @@ TVM's importer lets a gradient through where a program detaches a tensor.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import tvm
 from tvm import relax, tirx
@@ -277,16 +279,144 @@ def scattered(node: Node, x: Tensor, dim: int, index: Tensor, source: Any) -> Te
     return op.scatter_elements(x, index, source, dim % x.ndim, reduction)
 
 
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "mean"}
+
+
+@converter("scatter_reduce.two")
+def scattered_by(
+    node: Node, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, with_self: bool
+) -> Tensor:
+    """x with elements combined with others at places along an axis."""
+    if not with_self:
+        raise ModelError("include_self=False is not imported")
+    axes = list(range(x.ndim))
+    if source.shape != index.shape:
+        source = op.strided_slice(source, axes, [0] * x.ndim, list(index.shape), [1] * x.ndim)
+    return op.scatter_elements(x, index, source, dim % x.ndim, _REDUCTIONS[reduce])
+
+
+@converter("diagonal.default")
+def diagonal(node: Node, x: Tensor, offset: int, first: int, second: int) -> Tensor:
+    """The elements whose places along two axes differ by an offset, along a last axis."""
+    first, second = first % x.ndim, second % x.ndim
+    others = [axis for axis in range(x.ndim) if axis not in (first, second)]
+    rows, columns = (x.shape[axis] for axis in (first, second))
+    count = node.node.meta["val"].shape[-1]
+    if not all(isinstance(extent, int) for extent in (rows, columns)):
+        raise ModelError("the extents of its axes are symbolic")
+    begin = offset if offset >= 0 else -offset * columns
+    places = begin + (columns + 1) * np.arange(int(count))
+    moved = op.permute_dims(x, [*others, first, second])
+    flat = op.reshape(moved, [*(x.shape[axis] for axis in others), rows * columns])
+    index = node.emitter.lift(relax.const(places, "int64"))
+    return op.take(flat, index, len(others))
+
+
+@converter("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def bags(
+    node: Node,
+    weight: Tensor,
+    index: Tensor,
+    offsets: Tensor,
+    by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    per_sample: Tensor | None,
+    with_end: bool,
+    padding: int,
+) -> list[Tensor]:
+    """Sums, means or maxima of the rows of each bag, which begins at its offset."""
+    (count,), (size,) = index.shape, offsets.shape
+    places, numbers = op.indices(node.emitter, count), op.indices(node.emitter, size)
+    if with_end:
+        size = size - 1
+        numbers = op.indices(node.emitter, size)
+        offsets = op.strided_slice(offsets, [0], [0], [size], [1])
+    begun = op.less_equal(op.expand_dims(offsets.astype("int64"), 0), op.expand_dims(places, 1))
+    bag = op.reduce_sum(begun.astype("int64"), [1]) - 1
+    is_inside = op.equal(op.expand_dims(numbers, 1), op.expand_dims(bag, 0))
+    if padding >= 0:
+        kept = op.not_equal(index.astype("int64"), padding)
+        is_inside = op.logical_and(is_inside, op.expand_dims(kept, 0))
+    rows = op.take(weight, index, 0)
+    if mode == _LARGEST:
+        inside = op.expand_dims(is_inside, 2)
+        largest = op.maximum_of(op.where(inside, op.expand_dims(rows, 0), -math.inf), [1])
+        is_empty = op.equal(op.reduce_sum(is_inside.astype("int64"), [1], True), 0)
+        return [op.where(is_empty, 0.0, largest)]
+    if per_sample is not None:
+        rows = rows * op.expand_dims(per_sample, 1)
+    total = is_inside.astype(weight.dtype) @ rows
+    if mode == _MEAN:
+        inside_count = op.reduce_sum(is_inside.astype(weight.dtype), [1], True)
+        total = total / op.maximum(inside_count, 1.0)
+    return [total]
+
+
+_MEAN, _LARGEST = 1, 2
+"""Modes of bags, as PyTorch numbers them."""
+
+
+@converter("index_put.default")
+def put(
+    node: Node, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
+) -> Tensor:
+    """x with elements replaced, or added to, at places along several axes."""
+    (*_, last) = indices
+    if len(indices) == 1 and last is not None and last.dtype == "bool":
+        return _put_where(x, last, values, accumulate)
+    axes, places = _places(x, indices)
+    shape, first = places.shape[:-1], axes[0]
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    front = [*axes, *others]
+    # The axes of the index stand where the indexed ones were.
+    rest = [x.shape[axis] for axis in others]
+    whole = op.broadcast_to(values.astype(x.dtype), [*rest[:first], *shape, *rest[first:]])
+    rank = len(shape)
+    order = [*range(first, first + rank), *range(first), *range(first + rank, whole.ndim)]
+    updates = op.permute_dims(whole, order)
+    reduction = "add" if accumulate else "update"
+    moved = op.scatter_nd(op.permute_dims(x, front), places, updates, reduction)
+    return op.permute_dims(moved, [front.index(axis) for axis in range(x.ndim)])
+
+
+def _put_where(x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    """x with one value where a mask of its leading axes is true."""
+    if any(not isinstance(extent, int) or extent != 1 for extent in values.shape):
+        raise ModelError("a mask chooses how many values it takes; use torch.where")
+    mask = op.reshape(mask, [*mask.shape, *[1] * (x.ndim - mask.ndim)])
+    value = op.reshape(values.astype(x.dtype), [])
+    return op.where(mask, x + value if accumulate else value, x)
+
+
 @converter("index.Tensor")
 def indexed(node: Node, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """Elements at places along several axes, which indices give together."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and given[0][1].dtype != "bool":
+        axis, index = given[0]
+        return op.take(x, _in_range(index, x.shape[axis]), axis)
+    axes, places = _places(x, indices)
+    # The indexed axes come first, and what they give goes where they were.
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    taken = op.gather_nd(op.permute_dims(x, [*axes, *others]), places)
+    rank, first = places.ndim - 1, axes[0]
+    order = [*range(rank, rank + first), *range(rank), *range(rank + first, taken.ndim)]
+    return op.permute_dims(taken, order)
+
+
+def _places(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], Tensor]:
+    """The axes that indices are of, and their places along a last axis.
+
+    Raises
+    ------
+    ModelError
+        An index is a mask, or the axes are apart.
+    """
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     axes = [axis for axis, _ in given]
     if any(index.dtype == "bool" for _, index in given):
         raise ModelError("a mask chooses how many elements it reads; use torch.where")
-    if len(given) == 1:
-        axis, index = given[0]
-        return op.take(x, _in_range(index, x.shape[axis]), axis)
     if axes != list(range(axes[0], axes[-1] + 1)):
         raise ModelError("its indices are of axes that are apart; permute them first")
     shape: list[Dimension] = []
@@ -296,13 +426,7 @@ def indexed(node: Node, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         op.expand_dims(op.broadcast_to(_in_range(i, x.shape[axis]).astype("int64"), shape), -1)
         for axis, i in given
     ]
-    places = op.concat(parts, len(shape))
-    # The indexed axes come first, and what they give goes where they were.
-    others = [axis for axis in range(x.ndim) if axis not in axes]
-    taken = op.gather_nd(op.permute_dims(x, [*axes, *others]), places)
-    rank, first = len(shape), axes[0]
-    order = [*range(rank, rank + first), *range(rank), *range(rank + first, taken.ndim)]
-    return op.permute_dims(taken, order)
+    return axes, op.concat(parts, len(shape))
 
 
 def _broadcast(first: Sequence[Dimension], second: Sequence[Dimension]) -> list[Dimension]:

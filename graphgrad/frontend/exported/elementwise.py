@@ -144,8 +144,10 @@ CONVERTERS.update({name: _logic(function) for name, function in _LOGIC.items()})
 
 @converter("add.Tensor", "add.Scalar")
 def add(node: Node, x: Tensor, y: Any, alpha: Any) -> Tensor:
-    """x + α y"""
+    """x + α y; of truth values whether one is true"""
     x, y = _tensors(x, y, node.dtype)
+    if node.dtype == "bool":
+        return op.logical_or(x, y)
     return x + (y if alpha == 1 else y * alpha)
 
 
@@ -160,8 +162,9 @@ def sub(node: Node, x: Tensor, y: Any, alpha: Any) -> Tensor:
 
 @converter("mul.Tensor", "mul.Scalar")
 def mul(node: Node, x: Tensor, y: Any) -> Tensor:
-    """x y"""
-    return operator.mul(*_tensors(x, y, node.dtype))
+    """x y; of truth values whether both are true"""
+    x, y = _tensors(x, y, node.dtype)
+    return op.logical_and(x, y) if node.dtype == "bool" else x * y
 
 
 @converter(

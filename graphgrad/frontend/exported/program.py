@@ -67,7 +67,20 @@ def exported(
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
-    """A program in core operators; the program itself stays as it is."""
+    """A program in core operators; the program itself stays as it is.
+
+    Raises
+    ------
+    ModelError
+        It changes what it has detached, in place, of which a stand-in would be a copy.
+    """
+    for node in program.graph.nodes:
+        if _changes_detached(node) and not _stands_in(node):
+            raise ModelError(
+                f"node {node.name!r} ({node.target.__name__}) changes a detached tensor in place, "
+                "so that the tensor itself changes; compute a new one, or, of an embedding with "
+                "max_norm, bound the weights outside of the module"
+            )
     table = default_decompositions()
     for operator in _WHOLE:
         table.pop(operator, None)
@@ -87,6 +100,28 @@ def _stands_in(node: torch.fx.Node) -> bool:
     if node.target is _aten.dropout_.default and len(node.all_input_nodes[0].users) > 1:
         return False
     return node.target in _STAND_INS
+
+
+def _changes_detached(node: torch.fx.Node) -> bool:
+    """Whether a node changes a tensor in place that is detached, or a view of one."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    changed = [
+        value
+        for argument, value in zip(arguments, node.args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return any(_is_detached(value) for value in changed)
+
+
+def _is_detached(value: Any) -> bool:
+    """Whether a value is a detached tensor, or a view of one."""
+    if not isinstance(value, torch.fx.Node) or value.op != "call_function":
+        return False
+    if value.target is _aten.detach.default:
+        return True
+    returns = getattr(getattr(value.target, "_schema", None), "returns", ())
+    is_view = any(result.alias_info is not None for result in returns)
+    return is_view and _is_detached(value.args[0])
 
 
 @contextmanager

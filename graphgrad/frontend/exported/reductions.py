@@ -93,6 +93,33 @@ def _first(x: Tensor, dim: int, keepdims: bool, position: Any) -> list[Tensor]:
     return [op.reshape(result, shape) for result in (value, index)]
 
 
+@converter("prod.default")
+def product_of_all(node: Node, x: Tensor, dtype: Any) -> Tensor:
+    """Π x"""
+    return op.prod(x.astype(node.dtype))
+
+
+@converter("prod.dim_int")
+def product(node: Node, x: Tensor, dim: int, keepdims: bool, dtype: Any) -> Tensor:
+    """Π x along an axis."""
+    return op.prod(x.astype(node.dtype), [dim], keepdims)
+
+
+@converter("sort.default")
+def ordered(node: Node, x: Tensor, dim: int, descending: bool) -> list[Tensor]:
+    """x in order along an axis, and where its elements were; of equal ones the first is first."""
+    index = op.argsort(x, dim % x.ndim, descending, "int64")
+    return [op.gather_elements(x, index, dim % x.ndim), index]
+
+
+@converter("sort.stable")
+def stably_ordered(
+    node: Node, x: Tensor, stable: bool | None, dim: int, descending: bool
+) -> list[Tensor]:
+    """As sort, which is stable."""
+    return ordered(node, x, dim, descending)
+
+
 @converter("argmax.default", "argmin.default")
 def position(node: Node, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
     """Where the extremum along an axis, or of all elements, first is."""

@@ -27,6 +27,7 @@ from ...ir.kernel_structure import (
     is_conditional,
     linear_coefficient,
     static,
+    stride,
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
@@ -38,6 +39,7 @@ from .buffer_views import (
     restated,
     stores_at_iterators,
 )
+from .clamps import unclamped
 
 _MAX_PARTS = 16
 """The most parts of a tensor: each is a loop nest of its own to compile."""
@@ -79,6 +81,9 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
     if not any(is_among(buffer_of(load), internal) for load in stage.loads):
         return None
     divisors = _divisors(block.body.value)
+    last = block.iter_vars[-1].var
+    if all(stride(unclamped(load, last), last) in (0, 1) for load in stage.loads):
+        divisors.pop(last, None)  # neighbors are vectors, with a mask (`vector_nests.py`)
     moduli = tuple(divisors.get(index, 1) for index in block.body.indices)
     static_ranges = all(
         modulus == 1 or (static(iterator.dom.min) == 0 and static(iterator.dom.extent))

@@ -79,6 +79,7 @@ ELEMENTWISE = {
         d["i"] + 0.5,
         d["i"] + d["x"],
         d["i"] - 2,
+        (d["x"] > 0) + (d["y"] > 0),
     ),
     "products": lambda d: (
         d["x"] * d["y"],
@@ -86,6 +87,9 @@ ELEMENTWISE = {
         d["i"] * d["x"],
         d["x"] / d["p"],
         d["i"] / 2,
+        d["x"].detach() / 0,
+        torch.div(d["x"].detach(), -0.0, rounding_mode="floor"),
+        (d["x"] > 0) * (d["y"] > 0),
         torch.div(7 * d["x"], d["p"], rounding_mode="floor"),
         torch.div(7 * d["x"], d["p"], rounding_mode="trunc"),
         torch.div(d["i"] - 2, 2, rounding_mode="floor"),
@@ -182,7 +186,10 @@ REDUCTIONS = {
         d["x"].argmin(),
         d["x"].argmin(0, keepdim=True),
         *d["x"].topk(2, dim=1),
+        *d["x"].sort(1),
+        *torch.sort(d["x"], dim=0, descending=True, stable=True),
     ),
+    "products": lambda d: (d["x"].prod(), d["x"].prod(1, keepdim=True), d["i"].prod(0)),
     "somewhere": lambda d: (
         (d["x"] > 0.5).any(),
         (d["image"] > 0.8).any((1, 3)),
@@ -333,6 +340,37 @@ ARRAYS = {
         d["x"][:, d["i"][0] - 1],
         d["x"][d["i"][:, :1], d["i"]],
         d["image"][:, d["i"][0], d["i"][:, :1]],
+        d["x"].index_put((d["i"].new_tensor([0, 2, 1]), d["i"][:, 1]), d["y"][0, 0]),
+        d["x"].index_put((d["i"][:, 0],), d["y"], accumulate=True),
+        torch.ops.aten.index_put(d["image"], [None, d["i"][0]], d["y"][0, :1], True),
+        d["x"].masked_fill(d["y"] > 0, 2.0),
+        d["x"].index_put((d["y"] > 0,), torch.tensor(2.0, dtype=torch.float64)),
+        F.fold(d["p"].view(1, 4, 3), (2, 4), 2),
+    ),
+    "combined": lambda d: [
+        d["x"].scatter_reduce(1, d["i"], 1.1 * d["y"], how)
+        for how in ("sum", "prod", "mean", "amax", "amin")
+    ],
+    "diagonals": lambda d: (
+        d["x"].diagonal(),
+        d["image"].diagonal(1, 3, 2),
+        d["image"].diagonal(-2, 1, 2),
+        d["x"].trace(),
+        torch.select_scatter(d["x"], d["y"][:, 1], 1, -2),
+    ),
+    "bags": lambda d: (
+        [F.embedding_bag(d["i"], d["x"], mode=mode) for mode in ("sum", "mean", "max")]
+        + [
+            F.embedding_bag(d["i"].flatten(), d["x"], d["i"].new_tensor([0, 3, 3, 9]), mode=mode)
+            for mode in ("sum", "mean", "max")
+        ]
+        + [
+            F.embedding_bag(d["i"], d["x"], mode="sum", per_sample_weights=d["y"]),
+            F.embedding_bag(d["i"], d["x"], mode="mean", padding_idx=1),
+            F.embedding_bag(
+                d["i"].flatten(), d["x"], d["i"].new_tensor([0, 5, 12]), include_last_offset=True
+            ),
+        ]
     ),
     "detached": lambda d: (d["x"].detach() * d["y"], (d["x"] - d["x"].detach()).exp()),
 }

@@ -13,6 +13,7 @@ torch = peer("torch")
 translation = importlib.import_module("graphgrad.frontend.exported.translation")
 
 ELSEWHERE = {
+    "_embedding_bag.default",  # test_torch_import.py
     "_native_batch_norm_legit_functional.default",  # test_torch_import.py
     "alias.default",  # what PyTorch makes of some views
     "as_strided.default",  # the family convnext
