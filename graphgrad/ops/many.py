@@ -140,38 +140,53 @@ def _define(reduction: _Reduction) -> Any:
 def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[Any]) -> Any:
     """The call that joins the results of a shared kernel and of a kernel for each other tensor."""
     tensors = [tensor for tensor in tensors if not _is_empty(tensor.ty)]
-    shared = [] if for_gpu() else [t for t in tensors if _may_share(t.ty)]
+    if for_gpu():
+        # A GPU reduces all of them in a few launches, and parts of each at the same time.
+        return _joined(builder, reduction, tensors, lambda x: _reduced_expression(reduction, x))
+    shared = [t for t in tensors if _may_share(t.ty)]
     alone = [t for t in tensors if not is_among(t, shared)]
-    partials = [builder.emit(_reduce_one(builder, reduction, tensor)) for tensor in alone]
+    partials = [
+        builder.emit_te(
+            lambda x: _reduced_expression(reduction, x), t, primfunc_name_hint=reduction.name
+        )
+        for t in alone
+    ]
     if shared:
         name = builder.add_func(_kernel(reduction, [t.ty for t in shared]), reduction.name)
         result = relax.TensorType([], reduction.partial)
         partials.append(builder.emit(relax.call_tir(name, relax.Tuple(shared), result)))
+    return _joined(builder, reduction, partials, lambda x: x)
 
-    def joined(*terms: te.Tensor) -> te.Tensor:
+
+def _joined(
+    builder: relax.BlockBuilder,
+    reduction: _Reduction,
+    tensors: list[Any],
+    partial: Callable[[te.Tensor], te.Tensor],
+) -> Any:
+    """The call that combines a partial result of each of some tensors."""
+
+    def joined(*given: te.Tensor) -> te.Tensor:
+        terms = [partial(x) for x in given]
         total = reduce(reduction.combine, (term() for term in terms), reduction.identity)
         return te.compute((), lambda: reduction.finish(total), name=reduction.name)
 
-    return builder.call_te(joined, *partials, primfunc_name_hint=f"{reduction.name}_of_parts")
+    return builder.call_te(joined, *tensors, primfunc_name_hint=f"{reduction.name}_of_parts")
 
 
-def _reduce_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any) -> Any:
-    """The call of a kernel that reduces one tensor to a partial result."""
+def _reduced_expression(reduction: _Reduction, x: te.Tensor) -> te.Tensor:
+    """The partial result of one tensor."""
+    is_half = str(x.dtype) in ("float16", "bfloat16")
 
-    def reduced(x: te.Tensor) -> te.Tensor:
-        is_half = str(x.dtype) in ("float16", "bfloat16")
+    def element(*indices: Any) -> Any:
+        value = x(*indices)
+        return reduction.map(value.astype("float32") if is_half else value)
 
-        def element(*indices: Any) -> Any:
-            value = x(*indices)
-            return reduction.map(value.astype("float32") if is_half else value)
-
-        if not x.shape:
-            return te.compute((), element, name=reduction.name)
-        axes = [te.reduce_axis((0, extent)) for extent in x.shape]
-        combiner = te.comm_reducer(reduction.combine, lambda _: reduction.identity)
-        return te.compute((), lambda: combiner(element(*axes), axes), name=reduction.name)
-
-    return builder.call_te(reduced, tensor, primfunc_name_hint=reduction.name)
+    if not x.shape:
+        return te.compute((), element, name=reduction.name)
+    axes = [te.reduce_axis((0, extent)) for extent in x.shape]
+    combiner = te.comm_reducer(reduction.combine, lambda _: reduction.identity)
+    return te.compute((), lambda: combiner(element(*axes), axes), name=reduction.name)
 
 
 def _kernel(reduction: _Reduction, types: list[relax.TensorType]) -> tirx.PrimFunc:

@@ -156,7 +156,7 @@ def check_types(arrays: Mapping[str, Array], types: Mapping[str, Any], kind: str
         if str(tensor.dtype) != str(types[name].dtype):
             raise InputError(
                 f"{kind} {name!r}: expected dtype {types[name].dtype}, given {tensor.dtype}; "
-                f"convert it with .astype('{types[name].dtype}')"
+                "convert it (.astype in NumPy, .to in PyTorch)"
             )
         bind_dimensions(type_shape(types[name]), tensor.shape, extents)
     # A second loop, because a dimension such as 2 * n may come before the input that tells n.

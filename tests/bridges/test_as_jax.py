@@ -10,8 +10,9 @@ from tvm import te
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import ArgumentError, InputError
+from tests.bridges.smooth import smooth_model
 from tests.bridges.test_torch_op import moments, softsign
-from tests.frontend.graphs import model_of, random
+from tests.frontend.graphs import model_of
 from tests.peers import peer
 from tests.promoted_models import promoted
 from tests.train.nets import module, normalized
@@ -30,15 +31,7 @@ def _double():
 
 @pytest.fixture(scope="module")
 def smooth():
-    """tanh(x · w) in float64, for any batch, with a second output that is its sum."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "layer.weight"], ["z"]),
-        helper.make_node("Tanh", ["z"], ["y"]),
-        helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
-    ]
-    outputs = {"y": ["N", 3], "total": []}
-    file = model_of(nodes, {"x": ["N", 4]}, outputs, {"layer.weight": random(4, 3)})
-    return gg.as_jax(promoted(gg.from_onnx(file)))
+    return gg.as_jax(smooth_model())
 
 
 def draw(*shape, seed=1):

@@ -15,7 +15,8 @@ import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import ArgumentError, InputError
 from graphgrad.train.staging import Staging
-from tests.frontend.graphs import model_of, random
+from tests.bridges.smooth import smooth_model
+from tests.frontend.graphs import model_of
 from tests.peers import peer
 from tests.promoted_models import promoted
 from tests.train.nets import module, normalized
@@ -26,15 +27,7 @@ F64 = torch.float64
 
 @pytest.fixture(scope="module")
 def smooth():
-    """tanh(x · w) in float64, for any batch, with a second output that is its sum."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "layer.weight"], ["z"]),
-        helper.make_node("Tanh", ["z"], ["y"]),
-        helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
-    ]
-    weights = {"layer.weight": random(4, 3)}
-    outputs = {"y": ["N", 3], "total": []}
-    return gg.as_torch(promoted(gg.from_onnx(model_of(nodes, {"x": ["N", 4]}, outputs, weights))))
+    return gg.as_torch(smooth_model())
 
 
 def draw(*shape, dtype=F64, **options):

@@ -46,4 +46,6 @@ def test_steps_are_the_same(family):
         assert losses(step, inputs, targets) == expected
         assert held(step) == held(ordered)
         plan = step.plan(inputs[0], targets[0])
-        assert plan.repeated > 0 and plan.peak <= budget
+        # Where a kernel's own memory makes the peak, nothing that is repeated lowers it.
+        assert plan.repeated > 0 or whole.least == whole.unconstrained
+        assert plan.peak <= budget

@@ -1,21 +1,19 @@
-"""Rows of tensors with the same formula, on a GPU: one launch, whose blocks belong to one row each.
-
-A block finds its row by its number, in a tree of comparisons that is the same for all its threads.
-"""
+"""Rows of tensors with the same formula, on a GPU: a launch whose blocks belong to one row each."""
 
 from __future__ import annotations
 
 import math
-from itertools import accumulate, pairwise
+from functools import partial
 from typing import Any
 
 from tvm import tirx
 
-from ...ir.loops import bound, ceil_div, index, load, registers, sequence, store, unravel, variable
+from ...ir.kernel_rewrite import with_body
+from ...ir.loops import ceil_div, index, load, registers, sequence, store, variable
 from ..fusion.horizontal.chain import Formula
 from ..fusion.horizontal.kernel import Row, RowsWriter
 from .lanes import over_lanes, wide_lanes
-from .threads import THREADS
+from .threads import THREADS, one_launch
 
 _MAX_TENSORS = 480
 """The most tensors of a kernel: their addresses must fit into the 4 KiB of its parameters."""
@@ -27,67 +25,53 @@ def _statements(formula: Formula, scalars: list[Any], rows: list[Row]) -> list[A
 
 
 class _Launch:
-    """Writes the launch.
-
-    Attributes
-    ----------
-    allocated : list of Stmt
-        The allocations of registers, which all rows have in common.
-    """
+    """Writes the launch; all rows have their registers in common."""
 
     def __init__(self, formula: Formula, scalars: list[Any], rows: list[Row]):
         self._formula, self._scalars, self._rows = formula, scalars, rows
         self._lanes = wide_lanes(load(cell, [index(0)] * len(cell.shape)) for cell in rows[0])
-        self._block, self._thread = variable("block"), variable("thread")
         self._kept: list[Any] = []
-        blocks = [ceil_div(_elements(row), THREADS * self._lanes) for row in rows]
-        self._starts = [0, *accumulate(blocks)]
 
     def statement(self) -> Any:
         """The launch of all rows."""
         values = [load(scalar, []) for scalar in self._scalars]
         first, self._reads = self._formula.first(values, self._keep)
-        leaves = [
-            (start, self._row(row, start, stop))
-            for row, (start, stop) in zip(self._rows, pairwise(self._starts), strict=True)
+        blocks = [ceil_div(_elements(row), THREADS * self._lanes) for row in self._rows]
+        parts = [
+            (count, partial(self._row, row, count))
+            for row, count in zip(self._rows, blocks, strict=True)
         ]
+        launch = one_launch(parts, THREADS)
         allocated = [tirx.AllocBuffer(buffer) for buffer in self._kept]
-        body = sequence(*allocated, *first, self._chosen(leaves))
-        threads = bound(self._thread, index(THREADS), "threadIdx.x", body)
-        return bound(self._block, index(self._starts[-1]), "blockIdx.x", threads)
+        body = sequence(*allocated, *first, launch.body.body)
+        return with_body(launch, with_body(launch.body, body))
 
-    def _chosen(self, leaves: list[tuple[int, Any]]) -> Any:
-        """The statement that runs the one of some rows to which a block belongs."""
-        if len(leaves) == 1:
-            return leaves[0][1]
-        middle = len(leaves) // 2
-        low, high = self._chosen(leaves[:middle]), self._chosen(leaves[middle:])
-        return tirx.IfThenElse(self._block < leaves[middle][0], low, high)
-
-    def _row(self, row: Row, start: int, stop: int) -> Any:
+    def _row(self, row: Row, blocks: int, block: Any, thread: Any) -> Any:
         """The statement that computes the elements of a row that a thread has."""
         count, lanes = _elements(row), self._lanes
-        block = self._block - start
+        # TVM does not see that an element's number, made indices, is made the same number again.
+        flat = [tirx.decl_buffer([index(count)], str(cell.dtype), "flat") for cell in row]
+        declared = [
+            tirx.DeclBuffer(line, data=cell.data) for line, cell in zip(flat, row, strict=True)
+        ]
         if count % lanes:
             # Neighbors that are not a whole vector: a thread takes every so many elements.
-            each = [(block * lanes + lane) * THREADS + self._thread for lane in range(lanes)]
-            return sequence(
-                *(tirx.IfThenElse(at < count, self._element(row, at), None) for at in each)
-            )
+            each = [(block * lanes + lane) * THREADS + thread for lane in range(lanes)]
+            elements = [tirx.IfThenElse(at < count, self._element(flat, at), None) for at in each]
+            return sequence(*declared, *elements)
         lane = variable("lane")
-        first = (block * THREADS + self._thread) * lanes
-        body = over_lanes(lane, lanes, self._element(row, first + lane))
-        is_whole = count == (stop - start) * THREADS * lanes
-        return body if is_whole else tirx.IfThenElse(first < count, body, None)
+        first = (block * THREADS + thread) * lanes
+        body = over_lanes(lane, lanes, self._element(flat, first + lane))
+        if count < blocks * THREADS * lanes:
+            body = tirx.IfThenElse(first < count, body, None)
+        return sequence(*declared, body)
 
     def _element(self, row: Row, position: Any) -> Any:
         """The statement that computes the formula for one element of a row."""
-        indices = [unravel(position, [int(extent) for extent in cell.shape]) for cell in row]
-        count = self._formula.argument_count
         return self._formula.statement(
             self._reads,
-            [load(cell, at) for cell, at in zip(row[:count], indices, strict=False)],
-            lambda cell, value: store(row[cell], indices[cell], value),
+            [load(cell, [position]) for cell in row[: self._formula.argument_count]],
+            lambda cell, value: store(row[cell], [position], value),
             self._keep,
         )
 

@@ -12,7 +12,6 @@ kernels, and foreign tensors are not taken unless they do.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -72,8 +71,18 @@ def wide_lanes(accesses: Iterable[Any]) -> int:
     return _WIDEST // min(sizes, default=_WIDEST)
 
 
-def split_lanes(loops: Sequence[Any], lanes: int) -> tuple[list[Any], Any, dict[Any, Any]]:
+def split_lanes(
+    loops: Sequence[Any], lanes: int, inner: int = 1
+) -> tuple[list[Any], Any, dict[Any, Any]]:
     """Nested loops with the lanes of a thread apart.
+
+    Parameters
+    ----------
+    loops : sequence of For
+        Outermost first.
+    lanes : int
+    inner : int
+        How many innermost loops become one, at least: if these have a multiple of the lanes.
 
     Returns
     -------
@@ -83,7 +92,6 @@ def split_lanes(loops: Sequence[Any], lanes: int) -> tuple[list[Any], Any, dict[
     values : dict
         The values of the given loops' variables.
     """
-    inner = 1  # how many innermost loops have a multiple of the lanes together
     while math.prod(int(each.extent) for each in loops[-inner:]) % lanes:
         inner += 1
     kept, cut = list(loops[:-inner]), loops[-inner:]
@@ -101,47 +109,48 @@ def over_lanes(lane: Any, lanes: int, body: Any) -> Any:
 
 def widen_accesses(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A scheduled PrimFunc whose threads move their lanes in wide accesses, where that may be."""
-    return func.with_body(_widened(func.body, tvm.sym.Analyzer(), []))
+    return func.with_body(_widened(func.body, tvm.sym.Analyzer()))
 
 
-def _widened(statement: Any, analyzer: Any, conditions: list[Any]) -> Any:
+def _widened(statement: Any, analyzer: Any) -> Any:
     """A statement with its loops over lanes replaced.
 
     Parameters
     ----------
     statement : Stmt
     analyzer : Analyzer
-        It knows the ranges of the variables of the loops around the statement.
-    conditions : list of Expr
-        What holds where the statement runs.
+        It knows the ranges of the variables of the loops around the statement, and what holds where
+        it runs.
     """
     if isinstance(statement, tirx.SeqStmt):
-        return sequence(*(_widened(part, analyzer, conditions) for part in statement.seq))
+        return sequence(*(_widened(part, analyzer) for part in statement.seq))
     if isinstance(statement, SBlockRealize):
-        body = _widened(statement.block.body, analyzer, conditions)
+        body = _widened(statement.block.body, analyzer)
         return replace_realized(statement, body=body)
     if isinstance(statement, tirx.IfThenElse):
         holds, other = statement.condition, statement.else_case
+        with analyzer.constraint_scope(holds):
+            body = _widened(statement.then_case, analyzer)
         if other is not None:
-            other = _widened(other, analyzer, [*conditions, tirx.Not(holds)])
-        body = _widened(statement.then_case, analyzer, [*conditions, holds])
+            with analyzer.constraint_scope(analyzer.simplify(tirx.Not(holds))):
+                other = _widened(other, analyzer)
         return tirx.IfThenElse(holds, body, other)
     if not isinstance(statement, tirx.For):
         return statement
     extent = tvm.ir.Range.from_min_extent(statement.min, statement.extent)
     analyzer.bind(statement.loop_var, extent)
     if _LANES in statement.annotations:
-        return _Lanes(statement, analyzer, conditions).statement()
-    return with_body(statement, _widened(statement.body, analyzer, conditions))
+        return _Lanes(statement, analyzer).statement()
+    return with_body(statement, _widened(statement.body, analyzer))
 
 
 class _Lanes:
     """Writes a loop over lanes as wide loads, scalar work of all lanes, and wide stores."""
 
-    def __init__(self, lanes: Any, analyzer: Any, conditions: Sequence[Any]):
+    def __init__(self, lanes: Any, analyzer: Any):
         self._loop, self._lane = lanes, lanes.loop_var
         self._lanes = int(lanes.extent)
-        self._analyzer, self._conditions = analyzer, conditions
+        self._analyzer = analyzer
         self._written = nodes_in(lanes.body, tirx.BufferStore)
         self._unconditional = _unconditional_loads(lanes.body)
         self._loaded: list[tuple[Any, Any]] = []  # a load, and the registers that hold its lanes
@@ -207,10 +216,7 @@ class _Lanes:
             tirx.And(at >= 0, at < extent)
             for at, extent in zip(access.indices, access.source.shape, strict=True)
         ]
-        with contextlib.ExitStack() as known:
-            for condition in self._conditions:
-                known.enter_context(self._analyzer.constraint_scope(condition))
-            return all(self._analyzer.can_prove(bound) for bound in bounds)
+        return all(self._analyzer.can_prove(bound) for bound in bounds)
 
     def _moved(self, held: Any, access: Any) -> Any:
         """The statement that moves all lanes between memory and registers, 16 bytes at a time."""

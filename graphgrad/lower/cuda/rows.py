@@ -100,31 +100,27 @@ def _rows(reduction: Reduction) -> _Rows | None:
     terms = math.prod(extents)  # type: ignore[arg-type]
     if terms < _MIN_TERMS or results_of(reduction) == 0:
         return None
+    inner = _neighboring_loops(reduction)
+    length = math.prod(extents[-inner:])  # type: ignore[arg-type]
     lanes = wide_lanes(reduction.loads)
-    while lanes > 1 and not _are_neighbors(reduction, lanes):
+    while length % lanes:
         lanes //= 2
     if lanes == 1:
         return _Rows(reduction.reduced, terms, 1, index(0), {})
-    loops, lane, values = split_lanes(reduction.reduced, lanes)
+    loops, lane, values = split_lanes(reduction.reduced, lanes, inner)
     return _Rows(loops, terms // lanes, lanes, lane, values)
 
 
-def _are_neighbors(reduction: Reduction, lanes: int) -> bool:
-    """Whether the reduced loops can be cut into vectors of terms that are neighbors in memory."""
-    inner = 0
-    points = 1
-    while points % lanes or inner == 0:
-        inner += 1
-        if inner > len(reduction.reduced):
-            return False
-        points *= int(reduction.reduced[-inner].extent)
-    along = [load for load in reduction.loads if stride(load, reduction.reduced[-1].loop_var) == 1]
-    extent = 1
-    for each in reversed(reduction.reduced[-inner:]):
+def _neighboring_loops(reduction: Reduction) -> int:
+    """How many of the innermost reduced loops go through neighbors in memory, one after another."""
+    innermost = reduction.reduced[-1].loop_var
+    along = [load for load in reduction.loads if stride(load, innermost) == 1]
+    extent, count = 1, 0
+    for each in reversed(reduction.reduced):
         if any(stride(load, each.loop_var) != extent for load in along):
-            return False
-        extent *= int(each.extent)
-    return True
+            break
+        extent, count = extent * int(each.extent), count + 1
+    return count
 
 
 def _parts(reduction: Reduction, vectors: int) -> int:
@@ -184,6 +180,15 @@ def _one_warp_each(
     ]
     statements.append(tirx.IfThenElse(thread.loop_var == 0, sequence(*stored), None))
     return one_thread_per_point([*spatial, thread], sequence(*statements))
+
+
+def is_shuffle(node: Any) -> bool:
+    """Whether an expression is a value that another thread has."""
+    return (
+        isinstance(node, tvm.ir.Call)
+        and str(getattr(node.op, "name", "")) == "tirx.call_extern"
+        and str(node.args[0].value) == SHUFFLE
+    )
 
 
 def _combined(reduction: Reduction, held: list[Any], lanes: int) -> list[Any]:

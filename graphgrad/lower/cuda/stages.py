@@ -30,6 +30,7 @@ from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from .columns import columns_step
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
+from .joint_launches import join_launches
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
 from .rows import rows_step
@@ -101,16 +102,19 @@ class _Kernel:
     def launched(self) -> tirx.PrimFunc:
         """The function with every stage launched."""
         kernels: list[Any] = []
+        plain: list[Any] = []
         buffers: list[Any] = []
         for position, (stage, nest) in enumerate(zip(self.stages, self.nests, strict=True)):
             # A stage in another's launch has a pair of empty lists here, which counts as true.
             statements, stage_buffers = self.replaced.get(position) or self._launches(stage, nest)
+            plain += [] if position in self.replaced else statements
             kernels.extend(statements)
             buffers.extend(stage_buffers)
         unassigned = [b for b in self.block.alloc_buffers if not is_among(b, buffers)]
         used, _ = used_buffers(kernels)
         between = [b for b in (*unassigned, *buffers) if is_among(b, used)]
-        return self.func.with_body(block(self.block.name_hint, *kernels, buffers=between))
+        joined = join_launches(kernels, plain, self.func.params)
+        return self.func.with_body(block(self.block.name_hint, *joined, buffers=between))
 
     def _launches(self, stage: Stage, nest: Any) -> Launches:
         """The launches of a map, or those of a reduction and its epilogues."""

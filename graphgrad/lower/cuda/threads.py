@@ -5,7 +5,8 @@ A statement without such loops runs in one thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import tvm
@@ -47,6 +48,34 @@ def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
     body = substitute_values(body, at_point(loops, point))
     inner = bound(thread, index(threads), "threadIdx.x", body)
     return bound(block, tvm.sym.Analyzer().simplify(blocks), "blockIdx.x", inner)
+
+
+def one_launch(parts: Sequence[tuple[int, Callable[[Any, Any], Any]]], threads: int) -> Any:
+    """A device kernel whose blocks belong to one of some parts each.
+
+    A block finds its part by its number, in a tree of comparisons, which is the same for all its
+    threads.
+
+    Parameters
+    ----------
+    parts : sequence
+        Of each, how many blocks it has, and what they do: given the number of the block in the part
+        and that of the thread, returns the statement.
+    threads : int
+        Threads of a block.
+    """
+    block, thread = variable("block"), variable("thread")
+    starts = [0, *accumulate(blocks for blocks, _ in parts)]
+
+    def chosen(low: int, high: int) -> Any:
+        """The statement of the one of the parts from `low` to before `high` that has the block."""
+        if high - low == 1:
+            return parts[low][1](block - starts[low], thread)
+        middle = (low + high) // 2
+        return tirx.IfThenElse(block < starts[middle], chosen(low, middle), chosen(middle, high))
+
+    inner = bound(thread, index(threads), "threadIdx.x", chosen(0, len(parts)))
+    return bound(block, index(starts[-1]), "blockIdx.x", inner)
 
 
 def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:

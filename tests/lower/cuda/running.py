@@ -13,7 +13,7 @@ from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.kernel_structure import Load, substitute_values
 from graphgrad.ir.visits import nodes_in, replace_nodes
 from graphgrad.lower.cuda.lowering import check
-from graphgrad.lower.cuda.rows import SHUFFLE
+from graphgrad.lower.cuda.rows import is_shuffle
 from graphgrad.lower.cuda.stages import one_thread_per_element
 from graphgrad.lower.target import target
 from tests.lower.kernel_programs import HOST, Runs, random_values
@@ -43,24 +43,14 @@ def serial(loop, body=None):
     return tirx.For(var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
 
 
-def is_shuffle(call):
-    return str(getattr(call.op, "name", "")) == "tirx.call_extern" and call.args[0].value == SHUFFLE
-
-
 def in_lockstep(threads):
     """A loop over threads as one such loop for each of its statements.
 
     What a thread has in registers becomes a row of memory for each thread.
     """
-    body, condition = threads.body, tirx.const(True, "bool")
-    if isinstance(body, tirx.IfThenElse):
-        body, condition = body.then_case, body.condition
-    held = [node for node in body.seq if isinstance(node, tirx.AllocBuffer)]
-    rows = {
-        node.buffer: tirx.decl_buffer([threads.extent, *node.buffer.shape], node.buffer.dtype)
-        for node in held
-    }
     thread = threads.loop_var
+    held = [node.buffer for node in nodes_in(threads.body, tirx.AllocBuffer)]
+    rows = {b: tirx.decl_buffer([threads.extent, *b.shape], b.dtype) for b in held}
 
     def load(node):
         if node.source not in rows:
@@ -78,13 +68,26 @@ def in_lockstep(threads):
         _, _, value, distance = call.args
         return substitute_values(value, {thread: thread ^ distance.astype(str(thread.ty))})
 
-    def for_all(statement):
+    def for_all(statement, condition):
         for classes, replace in ((Load, load), (tirx.BufferStore, store), (tvm.ir.Call, shuffle)):
             statement = replace_nodes(statement, classes, replace)
         return serial(threads, tirx.IfThenElse(condition, statement, None))
 
+    def steps(statement, condition):
+        """Yield the steps of a statement: choices among whole warps are taken apart."""
+        if isinstance(statement, tirx.SeqStmt):
+            for part in statement.seq:
+                yield from steps(part, condition)
+        elif isinstance(statement, tirx.IfThenElse):
+            yield from steps(statement.then_case, tirx.And(condition, statement.condition))
+            if statement.else_case is not None:
+                no = tirx.Not(statement.condition)
+                yield from steps(statement.else_case, tirx.And(condition, no))
+        elif not isinstance(statement, tirx.AllocBuffer):
+            yield for_all(statement, condition)
+
     allocated = [tirx.AllocBuffer(row) for row in rows.values()]
-    return tirx.SeqStmt([*allocated, *(for_all(part) for part in body.seq if part not in held)])
+    return tirx.SeqStmt([*allocated, *steps(threads.body, tirx.const(True, "bool"))])
 
 
 def run(inputs, outputs, shapes=None, seed=0, schedule=one_thread_per_element):

@@ -72,7 +72,9 @@ def kernels(mod):
 )
 def test_every_kernel_is_device_code(network, arch):
     mod, records = lowered(network, arch)
-    assert len(records) == len(kernels(mod))
+    # What updates all parameters is made of scheduled kernels, and of no rule itself.
+    of_rules = [name for name in kernels(mod) if "_horizontal" not in name]
+    assert {name.removesuffix("_in_place") for name in of_rules} <= {r.name for r in records}
     assert {record.rule for record in records} <= {rule.name for rule in RULES}
     executable = pipeline.generate(mod, gpu(arch))
     (source,) = executable_sources(executable)

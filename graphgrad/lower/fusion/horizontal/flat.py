@@ -161,6 +161,8 @@ def _is_same_element(load: Any, store: Any, variables: list[Any]) -> bool:
         return True
     if None in extents[0] or math.prod(extents[0]) != math.prod(extents[1]):  # type: ignore[arg-type]
         return False
+    if len(variables) != len(extents[1]):  # there are loops around that the element has no axis of
+        return False
     # The shapes differ, as those of what a reshape makes of the other.
     analyzer = tvm.sym.Analyzer()
     for variable, extent in zip(variables, extents[1], strict=True):
