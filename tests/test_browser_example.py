@@ -79,6 +79,7 @@ def test_the_page_follows_our_steps(name, example, site, tmp_path):
     assert green > STEPS
 
 
+@pytest.mark.slow
 def test_the_batches_of_the_page_are_the_digits(example, tmp_path):
     example.write("transformer", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"step.onnx", "start.onnx", "digits.json"}

@@ -17,6 +17,7 @@ planned without a device, and kernels of ours compute them. `--quick` is ResNet-
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -88,10 +89,16 @@ class Planned:
         return found
 
 
+@functools.cache
+def _problems(network: str, precision: str) -> list[Problem]:
+    """The contractions of a network's training step, which are the same for all devices."""
+    mod = NETWORKS[network].step(precision, ARCHITECTURES["h200"])
+    return [site.problem for site in sites_of(mod, precision == "tf32").values()]
+
+
 def planned(network: str, precision: str, device: str) -> Planned:
     """Plan the contractions of a network's training step."""
-    mod = NETWORKS[network].step(precision, ARCHITECTURES[device])
-    problems = [site.problem for site in sites_of(mod, precision == "tf32").values()]
+    problems = _problems(network, precision)
     distinct = list(dict.fromkeys(problems))
     result = Planned(network, precision, device, len(problems), len(distinct))
     start = time.perf_counter()

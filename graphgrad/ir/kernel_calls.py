@@ -18,6 +18,9 @@ from .visits import nodes_in
 KERNEL_OF_COPY = "graphgrad.copy"
 """Attribute of a kernel that copies: lowering must not take it for a view of its argument."""
 
+RUNS_ON_HOST = "graphgrad.runs_on_host"
+"""Attribute of a kernel of a device's program that is meant for the host: it compares addresses."""
+
 OPAQUE_PATTERN = 8
 """TVM's ``kOpaque``, the kind of kernels that are fused with nothing; also of those without one."""
 

@@ -11,6 +11,34 @@ _FFI_ANY_UNION_FIELD = 15
 """The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 
+class StackValues:
+    """Integers on the stack of the host, also in a kernel whose buffers are on another device.
+
+    Parameters
+    ----------
+    count : int
+    name : str
+
+    Attributes
+    ----------
+    begin : statement
+        Reserves the values; it comes before all others.
+    """
+
+    def __init__(self, count: int, name: str = "stack") -> None:
+        values = tirx.tvm_stack_alloca("tvm_ffi_any", count)
+        self._stack = tvm.ir.Var(name, values.ty)
+        self.begin = tirx.Bind(self._stack, values)
+
+    def store(self, index: Any, value: Any) -> Any:
+        """The statement that stores an int64 or a pointer."""
+        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, index, _FFI_ANY_UNION_FIELD, value))
+
+    def load(self, index: Any) -> Any:
+        """The value at an index, which may be an expression, as int64."""
+        return tirx.tvm_struct_get(self._stack, index, _FFI_ANY_UNION_FIELD, "int64")
+
+
 class Addresses:
     """Reads the addresses of buffers in a kernel.
 
@@ -24,9 +52,8 @@ class Addresses:
     """
 
     def __init__(self) -> None:
-        stack_value = tirx.tvm_stack_alloca("tvm_ffi_any", 1)
-        self._stack = tvm.ir.Var("stack", stack_value.ty)
-        self.begin = tirx.Bind(self._stack, stack_value)
+        self._value = StackValues(1)
+        self.begin = self._value.begin
 
     def of(self, buffer: Any) -> tuple[Any, Any]:
         """A statement that stores a buffer's pointer, and the expression of its address.
@@ -34,7 +61,4 @@ class Addresses:
         The expression is int64. It is valid until the statement of another buffer, because all
         pointers go through the same value on the stack.
         """
-        store_pointer = tirx.Evaluate(
-            tirx.tvm_struct_set(self._stack, 0, _FFI_ANY_UNION_FIELD, buffer.data)
-        )
-        return store_pointer, tirx.tvm_struct_get(self._stack, 0, _FFI_ANY_UNION_FIELD, "int64")
+        return self._value.store(0, buffer.data), self._value.load(0)

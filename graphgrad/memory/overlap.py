@@ -17,12 +17,12 @@ import tvm_ffi
 from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
-from ..ir.kernel_calls import KERNEL_OF_COPY
+from ..ir.kernel_calls import KERNEL_OF_COPY, RUNS_ON_HOST
 from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, replace_body
-from .addresses import Addresses
+from .addresses import StackValues
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 from .kernel_arguments import bound, name_of, tensors_of
 
@@ -253,21 +253,13 @@ def _kernel(
         The last statement of a kernel that returns a value.
     """
     count = len(arguments)
-    addresses = Addresses()
-    starts = tirx.decl_buffer((count,), "int64", "starts")
-    ends = tirx.decl_buffer((count,), "int64", "ends")
-    statements = [
-        addresses.begin,
-        tirx.AllocBuffer(starts),
-        tirx.AllocBuffer(ends),
-    ]
+    # Not in buffers: those of a kernel for another device's tensors are memory of that device.
+    starts, ends = StackValues(count, "starts"), StackValues(count, "ends")
+    statements = [starts.begin, ends.begin]
     for index, argument in enumerate(arguments):
-        size = _bytes(argument.buffer)
-        read, address = addresses.of(argument.buffer)
         statements += [
-            read,
-            tirx.BufferStore(starts, address, [index]),
-            tirx.BufferStore(ends, tirx.BufferLoad(starts, [index]) + size, [index]),
+            starts.store(index, argument.buffer.data),
+            ends.store(index, starts.load(index) + _bytes(argument.buffer)),
         ]
     statements.append(_comparison(starts, ends, overwritten, count, on_overlap))
     if at_end is not None:
@@ -278,24 +270,30 @@ def _kernel(
         None if at_end is None else at_end.value.ty,
         attrs=tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True}),
     )
-    # Among kernels for another device, this one is compiled for the host.
     target = tvm.target.Target.current(allow_none=True)
-    is_host = target is None or str(target.kind.name) == "llvm"
-    return kernel if is_host else kernel.with_attr("target", tvm.target.Target("llvm"))
+    if target is None or str(target.kind.name) == "llvm":
+        return kernel
+    # Among kernels for another device, this one runs on the host, but takes tensors on that device.
+    device = target.with_host(tvm.target.Target("llvm"))
+    return kernel.with_attrs({"target": device, RUNS_ON_HOST: True})
 
 
 def _comparison(
-    starts: Any, ends: Any, overwritten: int, count: int, on_overlap: Callable[[Any, Any], Any]
+    starts: StackValues,
+    ends: StackValues,
+    overwritten: int,
+    count: int,
+    on_overlap: Callable[[Any, Any], Any],
 ) -> Any:
     """The loops that compare each of the first `overwritten` tensors with all behind it."""
     i, j = variable("overwritten"), variable("other")
     shared = tirx.all(
         j > i,
-        starts[i] < ends[j],
-        starts[j] < ends[i],
+        starts.load(i) < ends.load(j),
+        starts.load(j) < ends.load(i),
         # An empty tensor may lie anywhere.
-        starts[i] < ends[i],
-        starts[j] < ends[j],
+        starts.load(i) < ends.load(i),
+        starts.load(j) < ends.load(j),
     )
     body = tirx.IfThenElse(shared, on_overlap(i, j), None)
     return loops([(i, overwritten), (j, count)], body)

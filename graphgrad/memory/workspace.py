@@ -16,10 +16,11 @@ from tvm import relax
 
 from ..ir.calls import callee, calls_op
 from ..ir.kernel_structure import static
-from ..ir.rewrite import rebuilt, replace_body
+from ..ir.rewrite import bindings_of, rebuilt, replace_body
 from .alias import Module
 from .allocation import static_allocations
 from .packing import aligned
+from .regions import OUTSIDE
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +48,21 @@ class Workspace:
         ]
 
 
-def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, Workspace | None]:
+def take_workspace(
+    mod: tvm.IRModule, name: str, results: bool = False
+) -> tuple[tvm.IRModule, Workspace | None]:
     """Make a function take its inner tensors as further arguments.
 
-    Tensors that it returns or passes to packed functions it still allocates itself. No two calls
-    may run at the same time with the same workspace.
+    Tensors that packed functions may keep it still allocates itself, and those that it returns. No
+    two calls may run at the same time with the same workspace.
 
     Parameters
     ----------
     mod : IRModule
-        Lowered to instructions of the virtual machine, of the host.
+        Lowered to instructions of the virtual machine.
     name : str
+    results : bool
+        Whether tensors that it returns are taken, too: the next call overwrites them.
 
     Returns
     -------
@@ -71,7 +76,7 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, Workspac
     if any(isinstance(binding.value, relax.If) for binding in bindings):
         return mod, None  # what is allocated inside a branch is not seen here
     aliases = Module(mod.functions).function(mod.get_global_var(name))
-    escaping = aliases.escaping()
+    escaping = {OUTSIDE} if results else aliases.escaping()
     dynamic = {b.value.args[0] for b in bindings if _is_tensor(b.value) and _place(b.value) is None}
     begin: dict[Any, int] = {}
     size = 0
@@ -101,6 +106,13 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, Workspac
     changed = mod.clone()
     changed[name] = _take_as_arguments(function, {*begin, *tensors, *views.values()}, taken)
     return changed, Workspace(size, places)
+
+
+def allocations(mod: tvm.IRModule, name: str) -> int:
+    """How many blocks of memory a function allocates itself, lowered as for `take_workspace`."""
+    return sum(
+        calls_op(binding.value, "relax.vm.alloc_storage") for binding in bindings_of(mod[name].body)
+    )
 
 
 def _is_tensor(value: Any) -> bool:

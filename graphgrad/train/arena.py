@@ -14,13 +14,18 @@ Tensors = list[tvm.runtime.Tensor]
 
 
 class Arena:
-    """Memory of the host for workspaces: as much as the largest that was asked for so far.
+    """Memory of a device for workspaces: as much as the largest that was asked for so far.
 
     Steps, evaluations and steps of other shapes use the same. What belongs to a workspace goes with
     it.
+
+    Parameters
+    ----------
+    device : Device
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: tvm.runtime.Device) -> None:
+        self._device = device
         self._block: tvm.runtime.Tensor | None = None
         self._bytes = 0
         self._is_lent = False
@@ -30,7 +35,7 @@ class Arena:
     def lent(self, workspace: Workspace) -> Iterator[Tensors]:
         """The tensors of a workspace, for the time of a call."""
         if self._is_lent:  # a packed function of the model, which runs, calls the model
-            yield workspace.place(_block(workspace.bytes))
+            yield workspace.place(self._new_block(workspace.bytes))
             return
         self._is_lent = True
         try:
@@ -43,11 +48,10 @@ class Arena:
             # The old block goes first, so that no two are there at a time.
             self._placed.clear()
             self._block, self._bytes = None, 0
-            self._block, self._bytes = _block(workspace.bytes), workspace.bytes
+            self._block, self._bytes = self._new_block(workspace.bytes), workspace.bytes
         if workspace not in self._placed:
             self._placed[workspace] = workspace.place(self._block)
         return self._placed[workspace]
 
-
-def _block(size: int) -> tvm.runtime.Tensor:
-    return tvm.runtime.empty((size,), "uint8")
+    def _new_block(self, size: int) -> tvm.runtime.Tensor:
+        return tvm.runtime.empty((size,), "uint8", self._device)

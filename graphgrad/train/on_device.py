@@ -22,8 +22,9 @@ from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryPlan
 from ..memory.heap import give_back
-from ..memory.workspace import Workspace, take_workspace
+from ..memory.workspace import Workspace, allocations, take_workspace
 from ..precision.choice import TF32
+from ..runtime.cuda_graph import Recorded
 from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
 from .arena import Arena
@@ -31,7 +32,7 @@ from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
 from .recent import Limit, Recent
 from .recipe import Objective
-from .results import drop_arguments
+from .results import drop_arguments, overwritten_arguments
 from .staging import Staging
 
 _MOST_SHAPES = 64
@@ -39,9 +40,9 @@ _MOST_SHAPES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
-BuildInfo = tuple[list[int], int, Any, Any]
-"""Positions of the results returned, bytes needed, and, as plain values, the `Workspace` and the
-`MemoryPlan`; None for one that there is not."""
+BuildInfo = tuple[list[int], int, Any, Any, list[int]]
+"""Positions of the results returned, bytes needed, as plain values the `Workspace` and the
+`MemoryPlan`, None for one that there is not; and positions of arguments that are overwritten."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class ModelOnDevice(Synchronized):
         self._device = device_of(self._target)
         self._limit = Limit(_MOST_SHAPES)
         self._staging = Staging(self._device, self._limit)
-        self._arena = Arena()
+        self._arena = Arena(self._device)
         self._forwards: Recent[Shapes, Forward] = Recent(self._limit)
         self._checked: Recent[Any, Any] = Recent(self._limit)
         self._watch: Watch | None = None
@@ -164,6 +165,16 @@ class ModelOnDevice(Synchronized):
         function, positions = self._load(mod, name, task, True, budget)
         return lambda *arguments: dict(zip(positions, function(*arguments), strict=True))
 
+    def _records(self, is_updating: bool) -> bool:
+        """Whether calls of a function are recorded, and launched as a whole."""
+        is_watched = self._watch is not None  # whoever watches wants to see each kernel
+        return (
+            is_updating
+            and self._objective.cuda_graph
+            and self._device.type == "cuda"
+            and not is_watched
+        )
+
     def _build(
         self, mod: tvm.IRModule, name: str, is_updating: bool, budget: FunctionBudget
     ) -> tuple[Any, BuildInfo]:
@@ -176,17 +187,26 @@ class ModelOnDevice(Synchronized):
                 lowered = self._lower(program, name, early, budget)
                 bytes_needed = allocated_bytes(lowered)[name]
                 positions: list[int] = []
+                overwritten: list[int] = []
                 workspace = None
                 if is_updating:
+                    overwritten = overwritten_arguments(lowered, name)
                     lowered, positions = drop_arguments(lowered, name)
                 # On a GPU all planned memory is taken at the start of a function anyway.
                 if self._device.type == "cpu":
                     lowered, workspace = take_workspace(lowered, name)
+                elif self._records(is_updating):
+                    taken, workspace = take_workspace(lowered, name, results=True)
+                    # What it allocates itself, others get after the call; a graph uses it again.
+                    if workspace is None or allocations(taken, name):
+                        workspace = None
+                    else:
+                        lowered = taken
                 executable = generate(lowered, self._target, early)
                 held, plan = (
                     None if fact is None else asdict(fact) for fact in (workspace, budget.plan)
                 )
-                return executable, (positions, bytes_needed, held, plan)
+                return executable, (positions, bytes_needed, held, plan, overwritten)
 
         if self._watch is not None:
             return make(mod)  # an executable that was kept would skip the lowering
@@ -225,7 +245,7 @@ class ModelOnDevice(Synchronized):
         """A function of a module, to be called by any thread, and the results it returns."""
         budget = budget or FunctionBudget(name)
         executable, info = self._build(mod, name, is_updating, budget)
-        positions, bytes_needed, held, plan = info
+        positions, bytes_needed, held, plan, overwritten = info
         budget.plan = None if plan is None else MemoryPlan(**plan)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
@@ -233,18 +253,22 @@ class ModelOnDevice(Synchronized):
         if self._watch is not None:
             self._watch.loaded(machine, self._device)
         give_back()
+        workspace = None if held is None else Workspace(**held)
         if self._device.type == "cpu":
-            workspace = None if held is None else Workspace(**held)
             return _on_host(function, workspace, self._arena), positions
 
         # Not this object itself, which holds the function: it would go with a garbage collection
         # alone, and with it the memory of a device.
-        device, staging = self._device, self._staging
+        device, staging, arena = self._device, self._staging, self._arena
+        recorded = Recorded(function, device, overwritten)
 
         def run(*arguments: Any) -> Any:
             try:
                 with reported(device, task, bytes_needed):
-                    return function(*arguments)
+                    if workspace is None:
+                        return function(*arguments)
+                    with arena.lent(workspace) as tensors:
+                        return recorded(tensors, *arguments)
             except OutOfMemoryError:
                 staging.clear()  # the next batch may be a smaller one
                 raise

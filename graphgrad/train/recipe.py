@@ -62,6 +62,8 @@ class Objective:
     libraries : bool
         Whether libraries compute on the target what they compute faster; False where there are
         none.
+    cuda_graph : bool
+        As of `train_step`.
     precision : Precision
     memory : MemoryBudget or None
     """
@@ -75,6 +77,7 @@ class Objective:
     layout: Layout
     winograd: bool
     libraries: bool
+    cuda_graph: bool
     precision: Precision
     memory: MemoryBudget | None
 
@@ -188,6 +191,7 @@ def objective(
     training: bool | None,
     names: Callable[[Model, WrtNames], list[str]],
     libraries: bool = True,
+    cuda_graph: bool = False,
 ) -> Objective:
     """Check the arguments that `train_step` and `value_and_grad` share, which document them.
 
@@ -196,7 +200,7 @@ def objective(
     model, loss, wrt, target, rules, winograd, precision, memory, training
     names : callable
         Given the model and `wrt`, returns the names of values.
-    libraries : bool
+    libraries, cuda_graph : bool
 
     Raises
     ------
@@ -211,6 +215,7 @@ def objective(
     """
     winograd = check_switch("winograd", winograd)
     libraries = check_switch("libraries", libraries)
+    cuda_graph = check_switch("cuda_graph", cuda_graph)
     precision, budget = precision_of(precision), budget_of(memory)
     types = input_types(model)
     function = ResolvedLoss(model, loss)
@@ -233,6 +238,7 @@ def objective(
         layout=layout_for(resolved_target, by_library=libraries),
         winograd=winograd,
         libraries=libraries,
+        cuda_graph=cuda_graph,
         precision=precision,
         memory=budget,
     )
@@ -251,6 +257,7 @@ def recipe(
     precision: Any = "float32",
     memory: Any = None,
     libraries: bool = True,
+    cuda_graph: bool = True,
 ) -> Recipe:
     """Check the arguments of `train_step`, which documents them.
 
@@ -266,7 +273,7 @@ def recipe(
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     shared = objective(
         model, loss, wrt, target, rules, winograd, precision, memory, True, _parameters_to_train,
-        libraries,
+        libraries, cuda_graph,
     )  # fmt: skip
     # A step holds its parameters, from here on in the order of axes in which convolutions read
     # them; `value_and_grad` reads the model's at each call, as they are.

@@ -13,6 +13,21 @@ from ..ir.rewrite import replace_body
 from ..memory.donation import DONATED
 
 
+def overwritten_arguments(mod: tvm.IRModule, name: str) -> list[int]:
+    """The positions of the parameters that a function returns, overwritten, as results.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As of `drop_arguments`, and before it.
+    name : str
+    """
+    function = mod[name]
+    fields = function.body.body.fields
+    pairs = [(int(param), int(result)) for param, result in function.attrs[DONATED]]
+    return sorted(p for p, result in pairs if fields[result].same_as(function.params[p]))
+
+
 def drop_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int]]:
     """Leave out of a function's results each that is the very argument whose place it takes.
 

@@ -40,6 +40,7 @@ def train_step(
     precision: str | Precision = "float32",
     memory: int | float | MemoryBudget | None = None,
     libraries: bool = True,
+    cuda_graph: bool = True,
     seed: int = 0,
     rules: str = "auto",
     winograd: bool = True,
@@ -82,6 +83,9 @@ def train_step(
         As of `graphgrad.compile`: False computes all convolutions in the direct form.
     libraries : bool
         As of `graphgrad.compile`: False leaves contractions on a GPU to kernels of ours.
+    cuda_graph : bool
+        On a GPU, from the third step on: whether all kernels of a step are queued by one launch, of
+        a graph that the third has recorded. What cannot be recorded is computed as it is.
 
     Returns
     -------
@@ -105,7 +109,7 @@ def train_step(
     """
     return TrainStep(
         model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory,
-        libraries,
+        libraries, cuda_graph,
     )  # fmt: skip
 
 
@@ -164,6 +168,7 @@ class TrainStep(ModelOnDevice, TrainingStep):
         precision: str | Precision = "float32",
         memory: int | float | MemoryBudget | None = None,
         libraries: bool = True,
+        cuda_graph: bool = True,
     ):
         # What is kept of the model has no values: the step has its own.
         self._recipe = recipe(
@@ -179,6 +184,7 @@ class TrainStep(ModelOnDevice, TrainingStep):
             precision,
             memory,
             libraries,
+            cuda_graph,
         )
         super().__init__(self._recipe)
         self._seed = self._recipe.seed

@@ -49,6 +49,7 @@ def test_steps_of_both_forms(accumulate, monkeypatch):
         accumulate.measured_steps(True, repeats=1)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_small_network(bench):
     found = json.loads(bench("accumulate_step.py", "donated", "--small"))
     assert found["predicted_mb"] > 0 and found["argument_bytes"] > 0

@@ -57,6 +57,7 @@ def test_a_gradient_alone_takes_what_it_reads(contenders):
         assert len(params) == 2
 
 
+@pytest.mark.slow
 def test_json_form(bench):
     peer("psutil")
     peer("torch")

@@ -61,6 +61,7 @@ def test_differences_are_found(opinfo, outputs, gradient, reason):
     assert found.startswith(reason) and bool(found) == bool(reason)
 
 
+@pytest.mark.slow
 def test_json_form(bench):
     peer("torch")
     peer("expecttest")

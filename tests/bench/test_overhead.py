@@ -1,3 +1,7 @@
+import pytest
+
+
+@pytest.mark.slow
 def test_figures_of_a_small_model(bench):
     result = bench("overhead.py", "--json", "--models", "mlp", "--rounds", "1", "--threads", "1")
     figures = result["models"]["mlp"]

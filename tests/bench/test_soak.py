@@ -1,3 +1,7 @@
+import pytest
+
+
+@pytest.mark.slow
 def test_forty_steps_leave_nothing_behind(bench):
     """Maps, libraries, files and threads are counted; memory is only told."""
     result = bench("soak.py", "--steps", "40", "--json")

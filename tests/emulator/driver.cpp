@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 
 #include "device_memory.h"
 #include "execution.h"
+#include "graph.h"
 #include "module.h"
 
 using emulator::Extent;
@@ -154,6 +156,19 @@ CUresult translate(const Kernel& kernel, void** given, std::vector<void*>& addre
   return CUDA_SUCCESS;
 }
 
+CUresult run(CUfunction function, const Extent& grid, const Extent& block, void** parameters,
+             std::size_t shared) {
+  const Kernel& kernel = *function->kernel;
+  std::vector<void*> addresses, arguments;
+  if (CUresult error = translate(kernel, parameters, addresses, arguments)) return error;
+  function->coordinates->grid_extent = grid;
+  function->coordinates->block_extent = block;
+  if (CUresult error = emulator::run(kernel, *function->coordinates, arguments.data(), shared))
+    return error;
+  if (emulator::guards_hold(kernel.name)) return CUDA_SUCCESS;
+  return emulator::break_device(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 }  // namespace
 
 extern "C" {
@@ -220,19 +235,22 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
                           void**) {
   if (emulator::device_error()) return emulator::device_error();
   if (config->numAttrs) return CUDA_ERROR_NOT_SUPPORTED;
-  const Kernel& kernel = *function->kernel;
   const Extent grid{config->gridDimX, config->gridDimY, config->gridDimZ};
   const Extent block{config->blockDimX, config->blockDimY, config->blockDimZ};
   if (CUresult error = check_launch(*function, grid, block, config->sharedMemBytes)) return error;
-  std::vector<void*> addresses, arguments;
-  if (CUresult error = translate(kernel, parameters, addresses, arguments)) return error;
-  function->coordinates->grid_extent = grid;
-  function->coordinates->block_extent = block;
-  if (CUresult error = emulator::run(kernel, *function->coordinates, arguments.data(),
-                                     config->sharedMemBytes))
-    return error;
-  if (emulator::guards_hold(kernel.name)) return CUDA_SUCCESS;
-  return emulator::break_device(CUDA_ERROR_ILLEGAL_ADDRESS);
+  const std::size_t shared = config->sharedMemBytes;
+  if (!emulator::is_captured(config->hStream)) return run(function, grid, block, parameters, shared);
+  // A graph keeps what the arguments were, not where they are. None is longer than an address.
+  std::vector<std::uint64_t> values(function->kernel->parameters);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    std::memcpy(&values[i], parameters[i], sizeof values[i]);
+  emulator::record([=] {
+    std::vector<std::uint64_t> copies = values;
+    std::vector<void*> given;
+    for (std::uint64_t& value : copies) given.push_back(&value);
+    return run(function, grid, block, given.data(), shared);
+  });
+  return CUDA_SUCCESS;
 }
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,

@@ -1,5 +1,5 @@
-// libcudart.so.13: the functions of the CUDA runtime that TVM calls. All streams are one, and each
-// call has done its work when it returns.
+// libcudart.so.13: the functions of the CUDA runtime that TVM and graphgrad call. All streams are
+// one, and each call has done its work when it returns, but on a stream that is captured.
 
 #include <cuda_runtime_api.h>
 
@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "device_memory.h"
+#include "graph.h"
 
 using emulator::device_error;
 using emulator::host_address;
@@ -53,6 +54,22 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, bool to_device, 
   return finish(cudaErrorInvalidValue);
 }
 
+// A copy on a stream. One between host and device cannot be part of a graph here: on a real device
+// it may be, from and to memory that is locked for good.
+cudaError_t copy_in_turn(void* to, const void* from, std::size_t bytes, bool to_device,
+                         bool from_device, cudaStream_t stream) {
+  if (!emulator::is_captured(stream)) {
+    if (!stream && !emulator::may_wait("a copy on the default stream"))
+      return finish(cudaErrorStreamCaptureImplicit);
+    return copy(to, from, bytes, to_device, from_device);
+  }
+  if (!to_device || !from_device) return finish(emulator::spoil("a copy to or from the host"));
+  emulator::record([=] {
+    return static_cast<CUresult>(copy(to, from, bytes, to_device, from_device));
+  });
+  return cudaSuccess;
+}
+
 bool attribute(cudaDeviceAttr attribute, int& value) {
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: value = 1024; return true;
@@ -85,6 +102,9 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     case cudaErrorNotSupported: return "cudaErrorNotSupported";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureImplicit: return "cudaErrorStreamCaptureImplicit";
     default: return "unrecognized error code";
   }
 }
@@ -145,11 +165,13 @@ cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
 
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   if (device_error()) return finish(device_error());
+  if (!emulator::may_wait("cudaMalloc")) return finish(cudaErrorStreamCaptureUnsupported);
   return finish(emulator::allocate(address, bytes));
 }
 
 cudaError_t cudaFree(void* address) {
   if (device_error()) return finish(device_error());
+  if (!emulator::may_wait("cudaFree")) return finish(cudaErrorStreamCaptureUnsupported);
   return finish(emulator::release(address));
 }
 
@@ -164,21 +186,21 @@ cudaError_t cudaFreeHost(void* address) {
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  return copy(to, from, bytes, to_device, from_device);
+  return copy_in_turn(to, from, bytes, to_device, from_device, stream);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes,
-                                cudaStream_t) {
-  return copy(to, from, bytes, true, true);
+                                cudaStream_t stream) {
+  return copy_in_turn(to, from, bytes, true, true, stream);
 }
 
 // Streams and events.
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = nullptr;
+  *stream = reinterpret_cast<cudaStream_t>(new char);  // another address for each
   return finish(device_error());
 }
 
@@ -186,9 +208,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaStreamCreate(stream);
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t) { return finish(device_error()); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete reinterpret_cast<char*>(stream);
+  return finish(device_error());
+}
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return finish(device_error()); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  if (!emulator::may_wait("cudaStreamSynchronize"))
+    return finish(cudaErrorStreamCaptureUnsupported);
+  return finish(device_error());
+}
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
   return finish(device_error());
@@ -216,24 +245,36 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   return finish(device_error());
 }
 
-// Graphs are not emulated.
+// Graphs: what is recorded from a stream. An instance of one is a copy.
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  return finish(cudaErrorNotSupported);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return finish(emulator::begin_capture(stream));
 }
 
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
-  return finish(cudaErrorNotSupported);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return finish(emulator::end_capture(stream, reinterpret_cast<emulator::Graph**>(graph)));
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
-  return finish(cudaErrorNotSupported);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph,
+                                 unsigned long long) {
+  const auto recorded = reinterpret_cast<const emulator::Graph*>(graph);
+  *instance = reinterpret_cast<cudaGraphExec_t>(emulator::copy(recorded));
+  return finish(device_error());
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return finish(cudaErrorNotSupported); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t) {
+  if (device_error()) return finish(device_error());
+  return finish(emulator::launch(reinterpret_cast<const emulator::Graph*>(instance)));
+}
 
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return finish(cudaErrorNotSupported); }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  emulator::destroy(reinterpret_cast<emulator::Graph*>(graph));
+  return finish(device_error());
+}
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return finish(cudaErrorNotSupported); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
+  emulator::destroy(reinterpret_cast<emulator::Graph*>(instance));
+  return finish(device_error());
+}
 
 }  // extern "C"

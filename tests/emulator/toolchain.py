@@ -13,7 +13,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 
-_DRIVER_SOURCES = ("driver.cpp", "execution.cpp", "device_memory.cpp")
+_DRIVER_SOURCES = ("driver.cpp", "execution.cpp", "device_memory.cpp", "graph.cpp")
 _HEADERS = ("device.h", "module.h")
 _PROGRAMS = ("nvcc.py", "toolchain.py", "translate.py")
 
@@ -123,7 +123,14 @@ def _run(command: list[str]) -> None:
 
 def _hash(headers: Path) -> str:
     hashed = hashlib.sha256(f"{headers} {sys.executable}".encode())
-    for name in (*_DRIVER_SOURCES, *_HEADERS, *_PROGRAMS, "runtime.cpp", "device_memory.h"):
+    for name in (
+        *_DRIVER_SOURCES,
+        *_HEADERS,
+        *_PROGRAMS,
+        "runtime.cpp",
+        "device_memory.h",
+        "graph.h",
+    ):
         hashed.update((SOURCES / name).read_bytes())
     return hashed.hexdigest()[:16]
 

@@ -23,7 +23,7 @@ def addresses(tensors):
 
 
 def test_workspaces_lie_in_the_same_memory_one_after_the_other():
-    arena, large, small = Arena(), workspace(1024), workspace(512)
+    arena, large, small = Arena(tvm.cpu()), workspace(1024), workspace(512)
     with arena.lent(large) as tensors:
         first = addresses(tensors)
         assert first[1] - first[0] == 512 and first[0] % 64 == 0
@@ -34,7 +34,7 @@ def test_workspaces_lie_in_the_same_memory_one_after_the_other():
 
 
 def test_a_larger_one_takes_the_place_of_the_block():
-    arena, small, large = Arena(), workspace(512), workspace(1 << 20)
+    arena, small, large = Arena(tvm.cpu()), workspace(512), workspace(1 << 20)
     with arena.lent(small):
         pass
     block = arena._block
@@ -47,7 +47,7 @@ def test_a_larger_one_takes_the_place_of_the_block():
 
 
 def test_a_call_inside_of_a_call_has_memory_of_its_own():
-    arena, outer, inner = Arena(), workspace(512), workspace(512)
+    arena, outer, inner = Arena(tvm.cpu()), workspace(512), workspace(512)
     with arena.lent(outer) as tensors, arena.lent(inner) as others:
         assert not set(addresses(tensors)) & set(addresses(others))
     with pytest.raises(KeyError), arena.lent(outer):
@@ -57,7 +57,7 @@ def test_a_call_inside_of_a_call_has_memory_of_its_own():
 
 
 def test_tensors_go_with_their_workspace():
-    arena, one = Arena(), workspace(512)
+    arena, one = Arena(tvm.cpu()), workspace(512)
     with arena.lent(one):
         pass
     assert len(arena._placed) == 1

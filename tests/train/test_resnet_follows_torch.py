@@ -117,7 +117,8 @@ def population(torch, net, x, before):
 
 
 @pytest.mark.parametrize(
-    ("activation", "steps", "form"), [("relu", 5, "TRAINING"), ("silu", 20, "EVAL")]
+    ("activation", "steps", "form"),
+    [("relu", 5, "TRAINING"), pytest.param("silu", 20, "EVAL", marks=pytest.mark.slow)],
 )
 def test_training_steps(activation, steps, form):
     torch = peer("torch")

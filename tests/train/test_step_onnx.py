@@ -210,6 +210,7 @@ def test_some_parameters_train_and_all_may_be_given(tmp_path):
     assert given != pytest.approx(step(batch["input"], batch["targets"]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_in_float64_by_the_evaluator(tmp_path):
     model = promoted(nets.deep(2, 4))
     arguments = "cross_entropy", adam(1e-2, clip_norm=1.0)

@@ -18,6 +18,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from ...errors import LoweringError
+from ...ir.kernel_calls import RUNS_ON_HOST
 from ...ir.kernel_structure import static
 from ...ir.rewrite import map_kernels
 from ...ir.visits import nodes_in
@@ -254,7 +255,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         host_functions = frozenset(
             name.name_hint
             for name, func in mod.functions.items()
-            if str(func.attrs["target"].kind.name) != "cuda"
+            if str(func.attrs["target"].kind.name) != "cuda" or RUNS_ON_HOST in func.attrs
         )
         wide = _map_device_functions(mod, widen_accesses)
         lowered = _lowered(_map_device_functions(wide, widen_half), lower)

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...errors import LoweringError
+from ...ir.kernel_calls import RUNS_ON_HOST
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_kernels
 from .lowering import SCHEDULED, check
@@ -96,9 +97,11 @@ def schedule_threads(
 
 
 def _is_for_host(func: tirx.PrimFunc) -> bool:
-    """Whether a PrimFunc has a target of its own, and that is the host."""
-    kernel_target = (func.attrs or {}).get("target")
-    return kernel_target is not None and str(kernel_target.kind.name) == "llvm"
+    """Whether a PrimFunc has a target of its own, and that is the host, or is meant for it."""
+    attributes = func.attrs or {}
+    kernel_target = attributes.get("target")
+    is_host = kernel_target is not None and str(kernel_target.kind.name) == "llvm"
+    return is_host or RUNS_ON_HOST in attributes
 
 
 def schedule_function(

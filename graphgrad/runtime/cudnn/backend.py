@@ -6,9 +6,10 @@ are those of its header ``cudnn_graph.h``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-import importlib.util
+import importlib.metadata
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any
 LIBRARY = "libcudnn_graph.so.9"
 """The part of cuDNN that plans and executes; it loads the others where they are needed."""
 
-_PACKAGE = "nvidia.cudnn"
-"""The Python package that `pip` brings the library in."""
+_DISTRIBUTIONS = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+"""The packages that `pip` brings the library in."""
 
 OLDEST = 90800
 """The oldest version that plans for a device that is not there: 9.8."""
@@ -147,13 +148,13 @@ _HELD = {
 
 def library_path() -> str | None:
     """Where cuDNN is: in its Python package, or None, where the loader may know of it."""
-    try:
-        found = importlib.util.find_spec(_PACKAGE)
-    except ModuleNotFoundError:
-        return None
-    for folder in (found.submodule_search_locations if found else None) or ():
-        if (path := Path(folder, "lib", LIBRARY)).exists():
-            return str(path)
+    for name in _DISTRIBUTIONS:
+        # Not by importing: any module of the name `nvidia` would hide it.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed = importlib.metadata.distribution(name)
+            path = Path(str(installed.locate_file(f"nvidia/cudnn/lib/{LIBRARY}")))
+            if path.exists():
+                return str(path)
     return None
 
 

@@ -28,6 +28,9 @@ _TRANSFORMED = frozenset(
 _EXACT = _TRANSFORMED | {Note.TENSOR_CORE, Note.DOWN_CONVERT_INPUTS}
 """What a plan for float32 may not do, where TF32 is not asked for."""
 
+NO_PLAN = "cuDNN has no plan"
+"""In the error where cuDNN works, but serves a problem by no engine that may be taken."""
+
 WORKSPACE_LIMIT = 512 << 20
 """Bytes of scratch memory that a plan may ask for."""
 
@@ -115,7 +118,7 @@ def plan(
             serialized.rstrip(b"\0").decode(),
         )
     reasons = ", ".join(f"{why} ({count}×)" for why, count in sorted(passed_over.items()))
-    raise CudnnError(f"cuDNN has no plan for {problem.op}: {reasons or 'nothing is proposed'}")
+    raise CudnnError(f"{NO_PLAN} for {problem.op}: {reasons or 'nothing is proposed'}")
 
 
 def load(made: Plan, target: Descriptor) -> Descriptor:

@@ -12,6 +12,7 @@ import graphgrad as gg
 CASES = 80
 
 
+@pytest.mark.slow
 def test_a_slice(tmp_path):
     """Each file is read, or refused by an error of ours."""
     with np.errstate(all="ignore"):

@@ -33,6 +33,7 @@ def test_runs_that_are_ended_give_the_bits_of_those_that_are_not(tmp_path, job):
     assert judge(job, tmp_path / "case", 1)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_not_loaded_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainStep, "load", lambda step, path: {})
     with pytest.raises(Disagreement, match="not the bits"):

@@ -47,12 +47,18 @@ _LIBRARY_SHARE = 0.6
 def seconds_by_library(plan: Plan) -> float:
     """The time of a problem by a plan."""
     problem, rates = plan.problem, RATES[plan.architecture]
-    rate = rates.single
-    if _TENSOR_CORE in plan.notes:
-        rate = rates.tf32 if problem.inputs[0].dtype == "float32" else rates.half
     # A workspace is written and read once.
     moved = problem.bytes + 2 * plan.workspace
-    return max(moved / rates.bytes, problem.operations / (rate * _LIBRARY_SHARE), rates.launch)
+    computed = problem.operations / (rate_of(plan) * _LIBRARY_SHARE)
+    return max(moved / rates.bytes, computed, rates.launch)
+
+
+def rate_of(plan: Plan) -> float:
+    """Operations in a second of the units that compute a plan."""
+    rates = RATES[plan.architecture]
+    if _TENSOR_CORE not in plan.notes:
+        return rates.single
+    return rates.tf32 if plan.problem.inputs[0].dtype == "float32" else rates.half
 
 
 def seconds_by_own(problem: Problem, architecture: int) -> float:

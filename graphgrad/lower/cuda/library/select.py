@@ -7,6 +7,7 @@ result is the plan's workspace: memory that the program's own planner gives, and
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from ....ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from ....memory.effect_order import may_write
 from ....memory.effects import declare_effects
 from ....runtime.cudnn.engine import NAME, register
-from ....runtime.cudnn.plans import Plan
+from ....runtime.cudnn.plans import NO_PLAN, Plan
 from ....runtime.cudnn.problem import Problem
 from ...graph.permuted_products import (
     PERMUTATION,
@@ -67,6 +68,13 @@ def call_libraries(
     profile = profile_of(arch_of(target))
     assert profile is not None
     answers = plan_all([site.problem for site in found.values()], profile)
+    failures = [each for each in answers.values() if isinstance(each, str) and NO_PLAN not in each]
+    if failures:
+        warnings.warn(
+            f"cuDNN is installed, but fails to plan {len(failures)} of {len(answers)} "
+            f"contractions, which kernels of ours compute instead: {failures[0]}",
+            stacklevel=2,
+        )
     calls = {
         var: (answer, site.tensors)
         for var, site in found.items()

@@ -1,6 +1,6 @@
 """Training steps within a budget of memory: their time, and the memory that they take.
 
-    python bench/budget.py [--json] [--models resnet50,encoder,unet] [--budgets 0.8,0.6,least]
+    python bench/memory_budget.py [--json] [--models resnet50,unet] [--budgets 0.8,0.6,least]
 
 Steps take turns in one process with steps without a budget; a budget ``0.4/2`` has ``repeats=2``.
 Each peak is measured in a process of its own that finds the program in the cache: the growth of

@@ -1,10 +1,10 @@
-import budget
+import memory_budget
 import pytest
 
 
 @pytest.mark.slow
 def test_json_form(bench):
-    result = bench("budget.py", "--json", "--models", "small", "--budgets", "1.0,least")
+    result = bench("memory_budget.py", "--json", "--models", "small", "--budgets", "1.0,least")
     assert [row["budget"] for row in result["rows"]] == ["none", "1.0", "least"]
     none, whole, least = result["rows"]
     assert none["predicted_mb"] is None and whole["share"] == 1.0 and least["share"] < 1
@@ -12,8 +12,8 @@ def test_json_form(bench):
 
 
 def test_budgets_and_report():
-    assert budget.budget_of("0.4/2", 5).repeats == 2
-    assert budget.budget_of("least", 5).limit == budget.budget_of("5").limit == 5
+    assert memory_budget.budget_of("0.4/2", 5).repeats == 2
+    assert memory_budget.budget_of("least", 5).limit == memory_budget.budget_of("5").limit == 5
     row = {"model": "unet", "budget": "0.6", "step_ms": 9.6, "ratio": 1.1, "repeated": 3}
-    text = budget.report([{**row, "predicted_mb": 12.0, "measured_mb": None}])
+    text = memory_budget.report([{**row, "predicted_mb": 12.0, "measured_mb": None}])
     assert text.splitlines()[-1].split() == ["unet,", "0.6", "10", "1.10", "12", "3"]

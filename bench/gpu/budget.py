@@ -1,0 +1,281 @@
+"""Kernels, bytes and the predicted time of a training step on a GPU, which need none to be known.
+
+    python bench/gpu/budget.py [NETWORK …] [--precision bfloat16] [--arch sm_90] [--json] [--check]
+                               [--ratchet]
+
+Lowers the step of a network (`networks.NETWORKS`; torch for those that its exporter writes) with
+cuDNN's plans (`pip install 'graphgrad[cuda-libs]'`) and counts. A call of a kernel counts with the
+launches in it; a call of cuDNN as one. Bytes: each tensor that a call reads or writes counts once,
+buffers between the launches of a kernel twice, workspaces twice. The time is the sum over calls of
+the largest of bytes / 4.3 TB/s, operations / rate, and 2 us for each launch: what no kernel could
+beat, not what these kernels take.
+
+`--check` exits with 1, and names what is worse than `budgets.json`; `--ratchet` lowers the figures
+there to those that are reached. Goals of the project stand beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from networks import NETWORKS
+from table import table
+from tvm import relax, tirx
+from tvm.s_tir import SBlockRealize
+
+import graphgrad as gg
+from graphgrad.ir.kernel_structure import static
+from graphgrad.ir.tensor import bits
+from graphgrad.ir.visits import nodes_in
+from graphgrad.lower import pipeline
+from graphgrad.lower.cuda.library.cost import RATES, rate_of
+from graphgrad.lower.cuda.library.devices import capability_of, profile_of
+from graphgrad.runtime.cudnn.engine import NAME
+from graphgrad.runtime.cudnn.plans import Plan
+
+RATCHET = Path(__file__).with_name("budgets.json")
+
+GOALS = {
+    "resnet50-64 bfloat16": {"kernels": 500, "gigabytes": 23.0, "milliseconds": 7.5},
+    "resnet50-256 bfloat16": {"milliseconds": 29.0},
+    "bert-base-32 bfloat16": {"milliseconds": 14.0},
+    "gpt2-32 bfloat16": {"milliseconds": 32 * 1024 / 600_000 * 1e3},
+}
+"""What the project aims at."""
+
+SLACK = 1.01
+"""How much worse than the ratchet a figure may be: fewer launches may cost a few more bytes."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call of a kernel, or of cuDNN, costs.
+
+    Attributes
+    ----------
+    name : str
+    launches : int
+    bytes : int
+    seconds : float
+    """
+
+    name: str
+    launches: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The costs of a step, in all.
+
+    Attributes
+    ----------
+    network, precision, arch : str
+    calls, library_calls, kernels : int
+        Calls in all, those of cuDNN among them, and launches.
+    gigabytes, milliseconds : float
+    """
+
+    network: str
+    precision: str
+    arch: str
+    calls: int
+    library_calls: int
+    kernels: int
+    gigabytes: float
+    milliseconds: float
+
+    @property
+    def key(self) -> str:
+        """By which the ratchet and the goals know it."""
+        return f"{self.network} {self.precision}"
+
+    def figures(self) -> dict[str, float]:
+        """What is ratcheted."""
+        return {
+            "kernels": self.kernels,
+            "gigabytes": round(self.gigabytes, 3),
+            "milliseconds": round(self.milliseconds, 3),
+        }
+
+
+def budget(network: str, precision: str, arch: str) -> tuple[Budget, list[Call]]:
+    """Lower a network's training step; return its costs, and those of its calls."""
+    target = gg.target({"kind": "cuda", "arch": arch})
+    mod = NETWORKS[network].step(precision, arch)
+    lowered = pipeline.lower(mod, target, tf32=precision == "tf32")
+    profile = profile_of(arch)
+    assert profile is not None
+    calls = list(_calls(lowered, capability_of(profile)))
+    found = Budget(
+        network,
+        precision,
+        arch,
+        len(calls),
+        sum(call.name == NAME for call in calls),
+        sum(call.launches for call in calls),
+        sum(call.bytes for call in calls) / 1e9,
+        sum(call.seconds for call in calls) * 1e3,
+    )
+    return found, calls
+
+
+def _calls(mod: tvm.IRModule, capability: int) -> Iterator[Call]:
+    """The calls of a lowered step, in order."""
+    costs: dict[str, Call] = {}
+    for call in nodes_in(mod["train_step"], tvm.ir.Call):
+        if isinstance(call.op, relax.ExternFunc) and str(call.op.global_symbol) == NAME:
+            yield _library_call(call)
+        elif isinstance(call.op, tvm.ir.GlobalVar):
+            name = call.op.name_hint
+            if isinstance(mod[name], tirx.PrimFunc):
+                if name not in costs:
+                    costs[name] = _kernel_call(name, mod[name], capability)
+                yield costs[name]
+
+
+def _library_call(call: Any) -> Call:
+    texts = (str(each.value) for each in call.args if isinstance(each, tvm.ir.StringImm))
+    plan = Plan.from_json(next(texts))
+    rates = RATES[plan.architecture]
+    moved = plan.problem.bytes + 2 * plan.workspace
+    computed = plan.problem.operations / rate_of(plan)
+    return Call(NAME, 1, moved, max(moved / rates.bytes, computed, rates.launch))
+
+
+def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
+    rates = RATES[capability]
+    launches = sum(
+        loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
+        for loop in nodes_in(func.body, tirx.For)
+    )
+    moved = sum(_bytes(parameter.ty) for parameter in func.params if hasattr(parameter.ty, "shape"))
+    root = getattr(func.body, "block", None)
+    between = () if root is None else root.alloc_buffers
+    moved += 2 * sum(_bytes(buffer) for buffer in between if buffer.scope() == "global")
+    computed = _operations(func) / rates.single
+    launched = max(launches, 1)
+    return Call(name, launched, moved, max(moved / rates.bytes, computed, launched * rates.launch))
+
+
+def _bytes(tensor: Any) -> int:
+    extents = [static(extent) or 1 for extent in tensor.shape]
+    return math.prod(extents) * bits(str(tensor.dtype)) // 8
+
+
+def _operations(func: tirx.PrimFunc) -> int:
+    """Two for each point of the loops of a block that adds up; one for those of others."""
+    total = 0
+    for realize in nodes_in(func.body, SBlockRealize):
+        block = realize.block
+        points = math.prod(static(each.dom.extent) or 1 for each in block.iter_vars)
+        total += points * (2 if block.init is not None else 1)
+    return total
+
+
+def shortfalls(found: Sequence[Budget], known: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What is worse than the ratchet, or is not in it."""
+    worse = []
+    for each in found:
+        if each.key not in known:
+            worse.append(f"{each.key} is not in {RATCHET.name}: add it by --ratchet")
+            continue
+        for name, value in each.figures().items():
+            if value > known[each.key][name] * SLACK:
+                worse.append(f"{each.key}: {value:g} {name}, of {known[each.key][name]:g}")
+    return worse
+
+
+def _ratcheted(
+    found: Sequence[Budget], known: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """The ratchet with figures lowered to those that are reached."""
+    result = {key: dict(figures) for key, figures in known.items()}
+    for each in found:
+        before = result.get(each.key, {})
+        result[each.key] = {
+            name: min(value, before.get(name, value)) for name, value in each.figures().items()
+        }
+    return dict(sorted(result.items()))
+
+
+def text(found: Sequence[Budget]) -> str:
+    """The table for the terminal."""
+    header = ["network", "precision", "arch", "calls", "cuDNN", "kernels", "GB", "ms", "goals"]
+    rows = [
+        [
+            each.network,
+            each.precision,
+            each.arch,
+            *map(str, (each.calls, each.library_calls, each.kernels)),
+            f"{each.gigabytes:.2f}",
+            f"{each.milliseconds:.2f}",
+            ", ".join(f"{value:g} {name}" for name, value in GOALS.get(each.key, {}).items()),
+        ]
+        for each in found
+    ]
+    return table(header, rows)
+
+
+def costliest(calls: Sequence[Call], count: int = 10) -> str:
+    """The kernels that take most of a step, with how often each is called."""
+    totals: Counter[str] = Counter()
+    times: Counter[str] = Counter(call.name for call in calls)
+    for call in calls:
+        totals[call.name] += call.seconds
+    return "\n".join(
+        f"  {1e3 * seconds:8.3f} ms  {times[name]:4d} x {name[:90]}"
+        for name, seconds in totals.most_common(count)
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = sorted(NETWORKS)
+    parser.add_argument("networks", nargs="*", default=known, help=f"of {', '.join(known)}")
+    parser.add_argument("--precision", nargs="+", default=["bfloat16"])
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if something is worse")
+    parser.add_argument("--ratchet", action="store_true", help="write what is reached")
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.networks) - set(known)):
+        parser.error(f"there is no network {unknown[0]}; there are {', '.join(known)}")
+    return arguments
+
+
+def main() -> int:
+    """Count; return 1 if `--check` finds something worse than the ratchet."""
+    arguments = _arguments()
+    found = []
+    for network in arguments.networks:
+        for precision in arguments.precision:
+            result, calls = budget(network, precision, arguments.arch)
+            found.append(result)
+            print(f"{result.key}\n{costliest(calls)}", file=sys.stderr)
+    known = json.loads(RATCHET.read_text(encoding="utf-8")) if RATCHET.exists() else {}
+    worse = shortfalls(found, known)
+    if arguments.ratchet:
+        written = json.dumps(_ratcheted(found, known), indent=2)
+        RATCHET.write_text(written + "\n", encoding="utf-8")
+    if arguments.json:
+        print(json.dumps({"budgets": [asdict(each) for each in found], "worse": worse}))
+    else:
+        print("\n".join([text(found), *(worse if arguments.check else ())]))
+    return int(arguments.check and bool(worse))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
