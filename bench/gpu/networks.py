@@ -81,7 +81,7 @@ NETWORKS = {
     "bert-base-32": Network(
         lambda: transformer_encoder(**_BERT_BASE, sequence=384, batch=32), (32, 384, 768)
     ),
-    "gpt2-32": Network(_by_torch("gpt", _GPT2, (32, 1024), _GPT2["classes"]), (32, 1024)),
+    "gpt2-4": Network(_by_torch("gpt", _GPT2, (4, 1024), _GPT2["classes"]), (4, 1024)),
     "vit-b-64": Network(_by_torch("vit", _VIT_B, (64, *IMAGE)), (64, *IMAGE)),
 }
 """By a name that says the batch."""
