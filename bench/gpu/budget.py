@@ -45,10 +45,10 @@ from graphgrad.runtime.cudnn.plans import Plan
 RATCHET = Path(__file__).with_name("budgets.json")
 
 GOALS = {
-    "resnet50-64 bfloat16": {"kernels": 500, "gigabytes": 23.0, "milliseconds": 7.5},
-    "resnet50-256 bfloat16": {"milliseconds": 29.0},
-    "bert-base-32 bfloat16": {"milliseconds": 14.0},
-    "gpt2-4 bfloat16": {"milliseconds": 4 * 1024 / 600_000 * 1e3},
+    "resnet50-64 bfloat16 sm_90": {"kernels": 500, "gigabytes": 23.0, "milliseconds": 7.5},
+    "resnet50-256 bfloat16 sm_90": {"milliseconds": 29.0},
+    "bert-base-32 bfloat16 sm_90": {"milliseconds": 14.0},
+    "gpt2-4 bfloat16 sm_90": {"milliseconds": 4 * 1024 / 600_000 * 1e3},
 }
 """What the project aims at."""
 
@@ -98,7 +98,7 @@ class Budget:
     @property
     def key(self) -> str:
         """By which the ratchet and the goals know it."""
-        return f"{self.network} {self.precision}"
+        return f"{self.network} {self.precision} {self.arch}"
 
     def figures(self) -> dict[str, float]:
         """What is ratcheted."""

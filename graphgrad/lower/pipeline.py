@@ -272,7 +272,13 @@ def compile(
             )
             return generate(lowered, resolved, early), None
 
-    options = {"winograd": winograd, "overlap": overlap, "budget": budget and budget.settings}
+    options = {
+        "winograd": winograd,
+        "overlap": overlap,
+        "budget": budget and budget.settings,
+        "libraries": libraries,
+        "tf32": tf32,
+    }
     executable, _ = compiled_once(mod, resolved, options, make)
     if str(resolved.kind.name) == "llvm":
         prepare_threads()  # the thread that compiles is likely to be the one that runs the program

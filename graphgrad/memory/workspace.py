@@ -8,6 +8,7 @@ the arguments, and may have one block of memory for many functions (`graphgrad.t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +114,13 @@ def allocations(mod: tvm.IRModule, name: str) -> int:
     return sum(
         calls_op(binding.value, "relax.vm.alloc_storage") for binding in bindings_of(mod[name].body)
     )
+
+
+def calls_others(mod: tvm.IRModule, name: str, known: Collection[str]) -> bool:
+    """Whether a function calls packed functions that are neither TVM's own nor known."""
+    calls = (b.value for b in bindings_of(mod[name].body) if isinstance(b.value, tvm.ir.Call))
+    packed = (callee(call) for call in calls if isinstance(call.op, relax.ExternFunc))
+    return any(not each.startswith("vm.builtin.") and each not in known for each in packed)
 
 
 def _is_tensor(value: Any) -> bool:

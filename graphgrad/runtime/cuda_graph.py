@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import gc
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 
-_LIBRARY = "libcudart.so.13"
+from .arrays import empty
+from .cudart import library, set_device
 
 _THREAD_LOCAL = 1
 """The mode of a capture in which other threads may do as they like meanwhile."""
 
+_NON_BLOCKING = 1
+"""The kind of stream that does not wait for the default one, which other threads may use."""
+
 Tensors = Sequence[tvm.runtime.Tensor]
+Form = tuple[Sequence[int], str]
+"""The shape and dtype of a tensor."""
 
 
-class GraphError(Exception):
-    """A function cannot be recorded; nothing of it has been computed."""
+class GraphError(RuntimeError):
+    """CUDA refuses to record or launch a graph."""
 
 
 class Recorded:
@@ -43,6 +52,8 @@ class Recorded:
     device : Device
     overwritten : collection of int
         The positions of arguments that it overwrites.
+    results : sequence of Form
+        Of what it returns.
 
     Attributes
     ----------
@@ -55,10 +66,12 @@ class Recorded:
         function: Callable[..., Any],
         device: tvm.runtime.Device,
         overwritten: Collection[int],
+        results: Sequence[Form],
     ):
         self._function = function
         self._device = device
         self._overwritten = frozenset(overwritten)
+        self._forms = list(results)
         self._moving: set[int] = set()
         """The positions of arguments that have been elsewhere at another call."""
         self._scratch: Tensors | None = None
@@ -72,6 +85,10 @@ class Recorded:
         """Whether calls are launches of a graph."""
         return self._graph is not None
 
+    def forget(self) -> None:
+        """Let go of the graph and of the scratch memory, which is about to be freed."""
+        self._graph, self._scratch, self._addresses = None, None, []
+
     def __call__(self, scratch: Tensors, *arguments: tvm.runtime.Tensor) -> Any:
         """The results of the function.
 
@@ -81,30 +98,41 @@ class Recorded:
             Further arguments, without values before or after the call: the same list as long as
             they are in the same place.
         *arguments : tensors
-        """
-        if self.refusal is not None:
-            return self._plain(scratch, arguments)
-        if self._graph is not None and scratch is self._scratch and self._graph.serves(arguments):
-            return self._graph.launch(arguments)
-        self._graph = None
-        if not self._stay(scratch, arguments):
-            return self._plain(scratch, arguments)
-        try:
-            self._graph = _Graph(
-                lambda *given: self._function(*given, *scratch),
-                self._device,
-                arguments,
-                self._moving,
-            )
-        except GraphError as error:
-            self.refusal = str(error)
-            return self._plain(scratch, arguments)
-        return self._graph.launch(arguments)
 
-    def _plain(self, scratch: Tensors, arguments: Tensors) -> list[tvm.runtime.Tensor]:
+        Raises
+        ------
+        GraphError
+            A graph is not launched; nothing has been computed.
+        """
+        # Before anything is queued that overwrites: where memory is short, nothing has changed.
+        results = [empty(shape, dtype, self._device) for shape, dtype in self._forms]
+        is_default_stream = not tvm_ffi.get_raw_stream(self._device)  # of copies, in any case
+        if self.refusal is not None or not is_default_stream:
+            return self._plain(scratch, arguments, results)
+        if self._graph is None or scratch is not self._scratch or not self._graph.serves(arguments):
+            self._graph = None
+            if not self._stay(scratch, arguments):
+                computed = self._plain(scratch, arguments, results)
+                self._scratch = scratch  # not before: a call that fails has loaded nothing
+                return computed
+            try:
+                self._graph = _Graph(
+                    lambda *given: self._function(*given, *scratch),
+                    self._device,
+                    arguments,
+                    self._moving,
+                )
+            except GraphError as error:
+                self.refusal = str(error)
+                warnings.warn(f"a function is not recorded as a graph: {error}", stacklevel=2)
+                return self._plain(scratch, arguments, results)
+        return self._graph.launch(arguments, results)
+
+    def _plain(
+        self, scratch: Tensors, arguments: Tensors, into: Tensors
+    ) -> list[tvm.runtime.Tensor]:
         """The results of the function, computed as it is."""
-        results = self._function(*arguments, *scratch)
-        return [_copy(result, self._device) for result in results]
+        return _copied(self._function(*arguments, *scratch), into)
 
     def _stay(self, scratch: Tensors, arguments: Tensors) -> bool:
         """Whether the scratch and what is overwritten are where they were at the call before.
@@ -114,8 +142,11 @@ class Recorded:
         before, self._addresses = self._addresses, [each.data_ptr() for each in arguments]
         moved = {i for i, (a, b) in enumerate(zip(before, self._addresses, strict=False)) if a != b}
         self._moving |= moved - self._overwritten
-        is_same, self._scratch = scratch is self._scratch, scratch
-        return is_same and not moved & self._overwritten
+        is_same, self._scratch = scratch is self._scratch, None
+        if is_same and not moved & self._overwritten:
+            self._scratch = scratch
+            return True
+        return False
 
 
 class _Graph:
@@ -145,85 +176,91 @@ class _Graph:
         self._arguments = list(arguments)
         for position in moving:
             given = arguments[position]
-            self._arguments[position] = tvm.runtime.empty(given.shape, given.dtype, device)
+            self._arguments[position] = empty(given.shape, str(given.dtype), device)
         self._moving = sorted(moving)
         self._fixed = {
             position: argument.data_ptr()
             for position, argument in enumerate(self._arguments)
             if position not in moving
         }
-        with _stream() as stream:
-            self._results, self._executable = _recorded(
-                lambda: function(*self._arguments), device, stream
-            )
+        self._results, self._executable = _recorded(lambda: function(*self._arguments), device)
 
     def __del__(self) -> None:
         if hasattr(self, "_executable"):
-            _library().cudaGraphExecDestroy(self._executable)
+            library().cudaGraphExecDestroy(self._executable)
 
     def serves(self, arguments: Tensors) -> bool:
         """Whether the arguments that the graph reads where they are, are there."""
         return all(arguments[i].data_ptr() == address for i, address in self._fixed.items())
 
-    def launch(self, arguments: Tensors) -> list[tvm.runtime.Tensor]:
-        """Queue the work on the current stream; return its results in memory of their own."""
+    def launch(self, arguments: Tensors, results: Tensors) -> list[tvm.runtime.Tensor]:
+        """Queue the work on the default stream; return its results, copied to some tensors."""
         for position in self._moving:
             arguments[position].copyto(self._arguments[position])
-        stream = ctypes.c_void_p(tvm_ffi.get_raw_stream(self._device))
-        _check(_library().cudaGraphLaunch(self._executable, stream), "launch a graph")
-        return [_copy(result, self._device) for result in self._results]
+        set_device(self._device.index)
+        _check(library().cudaGraphLaunch(self._executable, None), "launch a graph")
+        return _copied(self._results, results)
 
 
 def _recorded(
-    work: Callable[[], Any], device: tvm.runtime.Device, stream: ctypes.c_void_p
+    work: Callable[[], Any], device: tvm.runtime.Device
 ) -> tuple[list[tvm.runtime.Tensor], ctypes.c_void_p]:
     """What is queued by a call, not computed, as an executable graph; with the call's results."""
-    library = _library()
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-    _check(library.cudaStreamBeginCapture(stream, _THREAD_LOCAL), "record a stream")
+    set_device(device.index)
+    stream = _stream(device.index)
     failure: RuntimeError | None = None
     try:
-        with tvm_ffi.use_raw_stream(device, stream.value):
-            results = list(work())
-    except RuntimeError as error:
-        failure = error
-    finally:
-        status = library.cudaStreamEndCapture(stream, ctypes.byref(graph))
-        library.cudaGetLastError()  # a capture that was spoilt is no fault of what follows
-    if failure is not None:
-        raise GraphError(str(failure)) from failure
-    _check(status, "record the function")
-    try:
-        made = library.cudaGraphInstantiate(ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        with _without_collection():
+            begun = library().cudaStreamBeginCapture(stream, _THREAD_LOCAL)
+            _check(begun, "record a stream")
+            try:
+                with tvm_ffi.use_raw_stream(device, stream.value):
+                    results = list(work())
+            except RuntimeError as error:
+                failure = error
+            finally:
+                status = library().cudaStreamEndCapture(stream, ctypes.byref(graph))
+                library().cudaGetLastError()  # a spoilt capture is no fault of what follows
+        if failure is not None:
+            raise GraphError(str(failure)) from failure
+        _check(status, "record the function")
+        made = library().cudaGraphInstantiate(ctypes.byref(executable), graph, ctypes.c_ulonglong())
         _check(made, "make a graph")
     finally:
-        library.cudaGraphDestroy(graph)
+        if graph:
+            library().cudaGraphDestroy(graph)
     return results, executable
 
 
-def _copy(tensor: tvm.runtime.Tensor, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    return tensor.copyto(tvm.runtime.empty(tensor.shape, tensor.dtype, device))
-
-
 @contextlib.contextmanager
-def _stream() -> Iterator[ctypes.c_void_p]:
-    """A stream for a capture: the default one cannot be recorded."""
-    stream = ctypes.c_void_p()
-    _check(_library().cudaStreamCreate(ctypes.byref(stream)), "make a stream")
+def _without_collection() -> Iterator[None]:
+    """Collect garbage now, and not inside: to free a tensor while recording ends the process."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        yield stream
+        yield
     finally:
-        _library().cudaStreamDestroy(stream)
+        if was_enabled:
+            gc.enable()
 
 
-def _library() -> Any:
-    """CUDA's runtime, which TVM's has loaded."""
-    library = ctypes.CDLL(_LIBRARY)
-    library.cudaGetErrorName.restype = ctypes.c_char_p
-    return library
+def _copied(tensors: Tensors, into: Tensors) -> list[tvm.runtime.Tensor]:
+    """Tensors, copied to others."""
+    return [tensor.copyto(place) for tensor, place in zip(tensors, into, strict=True)]
+
+
+@functools.cache
+def _stream(index: int) -> ctypes.c_void_p:
+    """A stream for captures on a device, kept for the process: libraries remember it."""
+    stream = ctypes.c_void_p()
+    made = library().cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
+    _check(made, f"make a stream on device {index}")
+    return stream
 
 
 def _check(status: int, action: str) -> None:
     if status:
-        name = _library().cudaGetErrorName(status).decode()
+        name = library().cudaGetErrorName(status).decode()
         raise GraphError(f"CUDA cannot {action}: {name}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import tvm
 
 from ..memory.workspace import Workspace
+from ..runtime.arrays import empty
+from ..runtime.cuda_graph import Recorded
 
 Tensors = list[tvm.runtime.Tensor]
 
@@ -30,6 +32,8 @@ class Arena:
         self._bytes = 0
         self._is_lent = False
         self._placed: WeakKeyDictionary[Workspace, Tensors] = WeakKeyDictionary()
+        self.borrowers: WeakSet[Recorded] = WeakSet()
+        """What holds tensors of the block from call to call, and is told before it goes."""
 
     @contextmanager
     def lent(self, workspace: Workspace) -> Iterator[Tensors]:
@@ -46,6 +50,8 @@ class Arena:
     def _tensors(self, workspace: Workspace) -> Tensors:
         if self._block is None or workspace.bytes > self._bytes:
             # The old block goes first, so that no two are there at a time.
+            for borrower in self.borrowers:
+                borrower.forget()
             self._placed.clear()
             self._block, self._bytes = None, 0
             self._block, self._bytes = self._new_block(workspace.bytes), workspace.bytes
@@ -54,4 +60,4 @@ class Arena:
         return self._placed[workspace]
 
     def _new_block(self, size: int) -> tvm.runtime.Tensor:
-        return tvm.runtime.empty((size,), "uint8", self._device)
+        return empty((size,), "uint8", self._device)

@@ -22,9 +22,10 @@ from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryPlan
 from ..memory.heap import give_back
-from ..memory.workspace import Workspace, allocations, take_workspace
+from ..memory.workspace import Workspace, allocations, calls_others, take_workspace
 from ..precision.choice import TF32
 from ..runtime.cuda_graph import Recorded
+from ..runtime.cudnn.engine import NAME as CUDNN
 from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
 from .arena import Arena
@@ -32,7 +33,7 @@ from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
 from .recent import Limit, Recent
 from .recipe import Objective
-from .results import drop_arguments, overwritten_arguments
+from .results import drop_arguments, overwritten_arguments, types_of_results
 from .staging import Staging
 
 _MOST_SHAPES = 64
@@ -40,9 +41,10 @@ _MOST_SHAPES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
-BuildInfo = tuple[list[int], int, Any, Any, list[int]]
+BuildInfo = tuple[list[int], int, Any, Any, list[int], list[Any]]
 """Positions of the results returned, bytes needed, as plain values the `Workspace` and the
-`MemoryPlan`, None for one that there is not; and positions of arguments that are overwritten."""
+`MemoryPlan`, None for one that there is not; positions of arguments that are overwritten; and
+shapes and dtypes of the results of a function that overwrites."""
 
 
 @dataclass(frozen=True)
@@ -198,20 +200,24 @@ class ModelOnDevice(Synchronized):
                 elif self._records(is_updating):
                     taken, workspace = take_workspace(lowered, name, results=True)
                     # What it allocates itself, others get after the call; a graph uses it again.
-                    if workspace is None or allocations(taken, name):
+                    # And what functions of the model do on the host would be done once.
+                    if allocations(taken, name) or calls_others(taken, name, [CUDNN]):
                         workspace = None
-                    else:
+                    if workspace is not None:
                         lowered = taken
                 executable = generate(lowered, self._target, early)
                 held, plan = (
                     None if fact is None else asdict(fact) for fact in (workspace, budget.plan)
                 )
-                return executable, (positions, bytes_needed, held, plan, overwritten)
+                results = types_of_results(lowered, name) if is_updating else []
+                return executable, (positions, bytes_needed, held, plan, overwritten, results)
 
         if self._watch is not None:
             return make(mod)  # an executable that was kept would skip the lowering
         options = {
             "winograd": self._objective.winograd,
+            "libraries": self._objective.libraries,
+            "precision": self._objective.precision.dtype,
             "updating": name if is_updating else None,
             "budget": budget.settings,
         }
@@ -245,7 +251,7 @@ class ModelOnDevice(Synchronized):
         """A function of a module, to be called by any thread, and the results it returns."""
         budget = budget or FunctionBudget(name)
         executable, info = self._build(mod, name, is_updating, budget)
-        positions, bytes_needed, held, plan, overwritten = info
+        positions, bytes_needed, held, plan, overwritten, results = info
         budget.plan = None if plan is None else MemoryPlan(**plan)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
@@ -260,7 +266,8 @@ class ModelOnDevice(Synchronized):
         # Not this object itself, which holds the function: it would go with a garbage collection
         # alone, and with it the memory of a device.
         device, staging, arena = self._device, self._staging, self._arena
-        recorded = Recorded(function, device, overwritten)
+        recorded = Recorded(function, device, overwritten, results)
+        arena.borrowers.add(recorded)
 
         def run(*arguments: Any) -> Any:
             try:

@@ -28,6 +28,12 @@ def overwritten_arguments(mod: tvm.IRModule, name: str) -> list[int]:
     return sorted(p for p, result in pairs if fields[result].same_as(function.params[p]))
 
 
+def types_of_results(mod: tvm.IRModule, name: str) -> list[tuple[list[int], str]]:
+    """The shapes and dtypes of what a function returns, a flat tuple of tensors of known shape."""
+    fields = mod[name].ret_ty.fields
+    return [([int(extent) for extent in ty.shape], str(ty.dtype)) for ty in fields]
+
+
 def drop_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int]]:
     """Leave out of a function's results each that is the very argument whose place it takes.
 

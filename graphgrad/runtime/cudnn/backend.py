@@ -18,8 +18,8 @@ from typing import Any
 LIBRARY = "libcudnn_graph.so.9"
 """The part of cuDNN that plans and executes; it loads the others where they are needed."""
 
-_DISTRIBUTIONS = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
-"""The packages that `pip` brings the library in."""
+_DISTRIBUTION = "nvidia-cudnn-cu13"
+"""The package that `pip` brings the library in."""
 
 OLDEST = 90800
 """The oldest version that plans for a device that is not there: 9.8."""
@@ -55,7 +55,6 @@ class Type(IntEnum):
 
     HANDLE = 0
     DATA_TYPE = 1
-    BOOLEAN = 2
     INT64 = 3
     FLOAT = 4
     VOID_PTR = 6
@@ -63,7 +62,6 @@ class Type(IntEnum):
     HEURISTIC_MODE = 8
     NUMERICAL_NOTE = 11
     DESCRIPTOR = 15
-    BEHAVIOR_NOTE = 19
     INT32 = 23
     CHAR = 24
 
@@ -83,7 +81,6 @@ class Attribute(IntEnum):
     HEURISTIC_RESULTS = 202
     HEURISTIC_DEVICE = 204
     CONFIG_ENGINE = 300
-    PLAN_HANDLE = 400
     PLAN_CONFIG = 401
     PLAN_WORKSPACE = 402
     PLAN_JSON = 405
@@ -102,7 +99,6 @@ class Attribute(IntEnum):
     PACK_WORKSPACE = 1003
     ENGINE_INDEX = 1301
     ENGINE_NUMERICAL_NOTES = 1303
-    ENGINE_BEHAVIOR_NOTES = 1305
     MATMUL_COMPUTE_TYPE = 1500
     MATMUL_A = 1520
     MATMUL_B = 1521
@@ -136,7 +132,6 @@ DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
 
 _HELD = {
     Type.HANDLE: ctypes.c_void_p,
-    Type.BOOLEAN: ctypes.c_bool,
     Type.INT64: ctypes.c_int64,
     Type.FLOAT: ctypes.c_float,
     Type.VOID_PTR: ctypes.c_void_p,
@@ -148,13 +143,12 @@ _HELD = {
 
 def library_path() -> str | None:
     """Where cuDNN is: in its Python package, or None, where the loader may know of it."""
-    for name in _DISTRIBUTIONS:
-        # Not by importing: any module of the name `nvidia` would hide it.
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed = importlib.metadata.distribution(name)
-            path = Path(str(installed.locate_file(f"nvidia/cudnn/lib/{LIBRARY}")))
-            if path.exists():
-                return str(path)
+    # Not by importing: any module of the name `nvidia` would hide it.
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        installed = importlib.metadata.distribution(_DISTRIBUTION)
+        path = Path(str(installed.locate_file(f"nvidia/cudnn/lib/{LIBRARY}")))
+        if path.exists():
+            return str(path)
     return None
 
 
@@ -168,6 +162,7 @@ def library() -> Any:
         It is not there, or older than 9.8.
     """
     try:
+        # Global, since its other libraries look for what this one defines.
         loaded = ctypes.CDLL(library_path() or LIBRARY, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise CudnnError(

@@ -6,6 +6,7 @@ queued on TVM's stream of the device; nothing waits.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
@@ -16,8 +17,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from . import backend, plans
+from ..cudart import set_device
+from . import plans
 from .backend import Attribute, CudnnError, Descriptor, Kind, Type, check, library
+from .graphs import ALIGNMENT
 from .plans import Plan
 from .problem import TensorForm
 
@@ -51,16 +54,12 @@ def compute(*arguments: Any) -> None:
         cuDNN is missing, too old, or cannot compute it here; nothing has been written then.
     """
     *inputs, text, output, workspace = arguments
+    tensors = [*inputs, output]
     with _LOCK:
+        set_device(output.device.index)
         device = _device(output.device.index)
-        made, executable = _loaded(str(text), output.device.index)
-        tensors = [*inputs, output]
+        made, executable = _loaded(str(text), output.device.index, workspace.numel())
         _check_forms(made, tensors)
-        if made.workspace > workspace.numel():
-            raise CudnnError(
-                f"{made.problem.op} wants {made.workspace} bytes of workspace, but the program was "
-                f"compiled with {workspace.numel()}; compile it with this version of cuDNN"
-            )
         pack = Descriptor(Kind.VARIANT_PACK)
         pack.set(Attribute.PACK_IDS, Type.INT64, range(1, len(tensors) + 1))
         pack.set(Attribute.PACK_POINTERS, Type.VOID_PTR, [each.data_ptr() for each in tensors])
@@ -86,21 +85,37 @@ def _device(index: int) -> _Device:
 
 
 @functools.lru_cache(maxsize=4096)
-def _loaded(text: str, index: int) -> tuple[Plan, Descriptor]:
-    """A plan, and what cuDNN executes; made anew where it is of another version or device."""
+def _loaded(text: str, index: int, workspace: int) -> tuple[Plan, Descriptor]:
+    """A plan, and what cuDNN executes.
+
+    It is made anew, within a workspace that is allocated already, where it is of another version,
+    or cuDNN refuses it: it takes plans alone of devices that are alike to the number of the driver.
+    """
     made, device = Plan.from_json(text), _device(index)
-    if made.cudnn != backend.version() or made.architecture != device.architecture:
-        # The workspace is allocated already, so no more than that may be asked for.
-        made = plans.plan(made.problem, device.properties, device.architecture, made.workspace)
+    if made.workspace <= workspace:
+        with contextlib.suppress(CudnnError):
+            return made, plans.load(made, device.properties)
+    made = plans.plan(made.problem, device.properties, device.architecture, workspace)
     return made, plans.load(made, device.properties)
 
 
 def _check_forms(made: Plan, tensors: Sequence[Any]) -> None:
-    """Raise unless as many tensors of such sizes are given as the plan is of."""
-    forms = made.problem.tensors
+    """Raise unless the tensors are those that the plan is of: cuDNN sees their addresses alone."""
+    op, forms = made.problem.op, made.problem.tensors
     sizes = [each.numel() for each in tensors]
     if sizes != [_elements(form) for form in forms]:
-        raise CudnnError(f"{made.problem.op} of {forms}, but tensors of {sizes} elements are given")
+        raise CudnnError(f"cuDNN: {op} of {forms}, but tensors of {sizes} elements are given")
+    dtypes = [str(each.dtype) for each in tensors]
+    if dtypes != [form.dtype for form in forms]:
+        raise CudnnError(f"cuDNN: {op} of {forms}, but tensors of {dtypes} are given")
+    for tensor in tensors:
+        if tensor.device != tensors[-1].device:
+            raise CudnnError(f"cuDNN: {op} of tensors on {tensor.device} and {tensors[-1].device}")
+        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+            raise CudnnError(
+                f"cuDNN: {op} of a tensor that is strided, or begins at no multiple of {ALIGNMENT} "
+                "bytes; pass a copy (graphgrad.copy)"
+            )
 
 
 def _elements(form: TensorForm) -> int:

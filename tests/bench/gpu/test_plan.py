@@ -47,11 +47,11 @@ def test_a_ratchet_goes_down_only():
     def of(kernels):
         return Budget("net", "tf32", "sm_90", 9, 1, kernels, 1.5, 2.25)
 
-    known = {"net tf32": {"kernels": 7, "gigabytes": 1.6, "milliseconds": 2.25}}
+    known = {"net tf32 sm_90": {"kernels": 7, "gigabytes": 1.6, "milliseconds": 2.25}}
     assert budget.shortfalls([of(7)], known) == []
-    assert budget.shortfalls([of(8)], known) == ["net tf32: 8 kernels, of 7"]
+    assert budget.shortfalls([of(8)], known) == ["net tf32 sm_90: 8 kernels, of 7"]
     assert "is not in budgets.json" in budget.shortfalls([of(7)], {})[0]
-    assert budget._ratcheted([of(8)], known)["net tf32"] == {
+    assert budget._ratcheted([of(8)], known)["net tf32 sm_90"] == {
         "kernels": 7, "gigabytes": 1.5, "milliseconds": 2.25
     }  # fmt: skip
     assert "7 milliseconds" not in budget.text([of(7)])

@@ -1,5 +1,7 @@
 """Steps that are recorded as a graph: the bits of steps that are not."""
 
+import gc
+
 import numpy as np
 import pytest
 import tvm
@@ -15,6 +17,7 @@ from tests.running import function
 from tests.train.nets import deep
 
 STEPS = 6
+FORMS = [((3,), "float32")]
 Y = np.arange(4)
 X = np.random.default_rng(0).standard_normal((STEPS, 4, 3, 8, 8)).astype("float32")
 
@@ -24,9 +27,9 @@ def launches(monkeypatch):
     """The launches of graphs, in order."""
     launched, launch = [], cuda_graph._Graph.launch
 
-    def counting(self, arguments):
+    def counting(self, arguments, results):
         launched.append(self)
-        return launch(self, arguments)
+        return launch(self, arguments, results)
 
     monkeypatch.setattr(cuda_graph._Graph, "launch", counting)
     return launched
@@ -93,7 +96,7 @@ def vector(value):
 
 
 def test_arguments_that_move_are_copied(launches):
-    recorded, fixed, scratch = Recorded(addition(), tvm.cuda(), []), vector(1), [vector(0)]
+    recorded, fixed, scratch = Recorded(addition(), tvm.cuda(), [], FORMS), vector(1), [vector(0)]
     kept = []
     for value in range(5):
         kept.append(vector(value))  # so that the next is elsewhere
@@ -108,7 +111,7 @@ def test_arguments_that_move_are_copied(launches):
 
 def test_what_is_overwritten_is_never_copied(launches):
     """A copy of it would be overwritten in its place."""
-    recorded, scratch = Recorded(addition(), tvm.cuda(), [0]), [vector(0)]
+    recorded, scratch = Recorded(addition(), tvm.cuda(), [0], FORMS), [vector(0)]
     kept = [vector(value) for value in range(4)]
     for _ in range(2):
         for value in range(2):
@@ -133,10 +136,52 @@ def test_what_cannot_be_recorded_is_computed_as_it_is(launches):
         results[0].numpy()
         return results
 
-    recorded, scratch = Recorded(waits, tvm.cuda(), []), [vector(0)]
+    recorded, scratch = Recorded(waits, tvm.cuda(), [], FORMS), [vector(0)]
     given = vector(1), vector(2)
-    for _ in range(4):
+    recorded(scratch, *given)
+    with pytest.warns(UserWarning, match="not recorded as a graph"):
+        recorded(scratch, *given)
+    for _ in range(2):
         (result,) = recorded(scratch, *given)
         np.testing.assert_array_equal(result.numpy(), 3)
     assert "recorded" in recorded.refusal or "CUDA" in recorded.refusal
     assert not launches
+
+
+def test_garbage_is_not_collected_while_recording(launches):
+    """A tensor that is freed then would end the process."""
+
+    class Cycle:
+        def __init__(self):
+            self.itself, self.tensor = self, vector(0)
+
+    add = addition()
+
+    def littering(*given):
+        thresholds = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            return [add(*given)[0] for _ in [[object() for _ in range(100)]]]
+        finally:
+            gc.set_threshold(*thresholds)
+
+    recorded, scratch = Recorded(littering, tvm.cuda(), [], FORMS), [vector(0)]
+    for _ in range(3):
+        Cycle()
+        (result,) = recorded(scratch, vector(1), vector(2))
+        np.testing.assert_array_equal(result.numpy(), 3)
+    assert launches
+
+
+def test_memory_that_is_freed_is_forgotten(launches):
+    recorded, scratch = Recorded(addition(), tvm.cuda(), [], FORMS), [vector(0)]
+    given = vector(1), vector(2)
+    for _ in range(3):
+        recorded(scratch, *given)
+    assert len(launches) == 2
+    recorded.forget()
+    launches.clear()
+    assert not recorded.is_recorded
+    (result,) = recorded(scratch, *given)
+    np.testing.assert_array_equal(result.numpy(), 3)
+    assert not launches  # as at a first call

@@ -27,8 +27,15 @@ def tensors(*sizes, workspace):
 def device(monkeypatch):
     """A GPU of capability 9.0 and a version of cuDNN that are not there."""
     monkeypatch.setattr(engine, "_device", lambda index: engine._Device(None, None, 90))
+    monkeypatch.setattr(engine, "set_device", lambda index: None)
     monkeypatch.setattr(backend, "version", lambda: HERE)
-    monkeypatch.setattr(plans, "load", lambda made, target: made)
+
+    def load(made, target):
+        if (made.cudnn, made.architecture) != (HERE, 90):
+            raise CudnnError("CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH")
+        return made
+
+    monkeypatch.setattr(plans, "load", load)
     engine._loaded.cache_clear()
     yield
     engine._loaded.cache_clear()
@@ -38,20 +45,30 @@ def call(made, a, b, output, workspace):
     engine.compute(a, b, made.to_json(), output, workspace)
 
 
-def test_a_workspace_that_is_too_small(device):
-    with pytest.raises(CudnnError, match=r"wants 64 bytes of workspace, but .* with 32"):
-        call(plan(), *tensors(6, 12, 8, workspace=32))
-
-
 def test_tensors_of_other_sizes(device):
     with pytest.raises(CudnnError, match=r"tensors of \[6, 12, 9\] elements"):
         call(plan(), *tensors(6, 12, 9, workspace=64))
 
 
-@pytest.mark.parametrize("made", [plan(version=90900), plan(architecture=80)], ids=["old", "other"])
-def test_a_plan_of_another_version_or_device_is_made_anew_in_its_workspace(
-    device, monkeypatch, made
-):
+def test_tensors_of_another_dtype(device):
+    a, b, _, workspace = tensors(6, 12, 8, workspace=64)
+    with pytest.raises(CudnnError, match="'float64'"):
+        call(plan(), a, b, tvm.runtime.tensor(np.zeros(8)), workspace)
+
+
+def test_a_tensor_that_begins_anywhere(device):
+    whole, b, output, workspace = tensors(7, 12, 8, workspace=64)
+    a = whole._create_view((6,), "float32", relative_byte_offset=4)
+    with pytest.raises(CudnnError, match="begins at no multiple of 16"):
+        call(plan(), a, b, output, workspace)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [plan(version=90900), plan(architecture=80), plan(workspace=999)],
+    ids=["old", "other", "large"],
+)
+def test_a_plan_that_is_not_taken_here_is_made_anew_in_the_workspace(device, monkeypatch, made):
     asked = []
 
     def plan_again(problem, target, architecture, limit):
@@ -60,12 +77,12 @@ def test_a_plan_of_another_version_or_device_is_made_anew_in_its_workspace(
 
     monkeypatch.setattr(plans, "plan", plan_again)
     text = made.to_json()
-    assert engine._loaded(text, 0)[0] == engine._loaded(text, 0)[0] == plan(workspace=16)
+    assert engine._loaded(text, 0, 64)[0] == engine._loaded(text, 0, 64)[0] == plan(workspace=16)
     assert asked == [(PRODUCT, 90, 64)]
 
 
 def test_a_plan_of_this_version_is_taken_as_it_is(device):
-    assert engine._loaded(plan().to_json(), 0)[0] == plan()
+    assert engine._loaded(plan().to_json(), 0, 64)[0] == plan()
 
 
 def test_a_wide_stride_counts_to_the_last_element():

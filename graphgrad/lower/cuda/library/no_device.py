@@ -83,6 +83,8 @@ def libraries() -> list[str]:
                 raise LoweringError(f"cannot write {folder}: {error}") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+    if folder.stat().st_uid != os.getuid():
+        raise LoweringError(f"{folder} is another user's: what is in it would be run; remove it")
     return [str(folder / name) for name in _SOURCES]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,12 +71,10 @@ def _ask(
         "limit": WORKSPACE_LIMIT,
         "problems": [problem.to_json() for problem in problems],
     }
+    # What cuDNN logs would be between the answers.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CUDNN_")}
     done = subprocess.run(
-        WORKER,
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
+        WORKER, input=json.dumps(asked), capture_output=True, text=True, check=False, env=environ
     )
     complaint = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     return [_answer(line) for line in done.stdout.splitlines()], complaint

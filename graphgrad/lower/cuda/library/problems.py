@@ -181,7 +181,7 @@ def _convolution(
     forms = [
         _reordered(form, *order) for form, order in zip((*inputs, output), orders, strict=True)
     ]
-    return Problem(
+    problem = Problem(
         op,
         tuple(forms[:-1]),
         forms[-1],
@@ -190,6 +190,24 @@ def _convolution(
         padding_before=window.before,
         padding_after=window.after,
         dilation=window.dilation,
+    )
+    return problem if _covers(problem) else None
+
+
+def _covers(problem: Problem) -> bool:
+    """Whether a window has the positions that a library expects: all that fit, and no others."""
+    parts = zip(
+        problem.data.shape[2:],
+        problem.weights.shape[2:],
+        problem.result.shape[2:],
+        zip(problem.padding_before, problem.padding_after, strict=True),
+        zip(problem.strides, problem.dilation, strict=True),
+        strict=True,
+    )
+    return all(
+        min(padding) >= 0
+        and (extent + sum(padding) - dilation * (taps - 1) - 1) // stride + 1 == positions
+        for extent, taps, positions, padding, (stride, dilation) in parts
     )
 
 

@@ -34,6 +34,9 @@ from .devices import profile_of
 from .offline import is_installed, plan_all
 from .problems import View, plain, problem_of, tensors_of
 
+LEAST_WORKSPACE = 1 << 20
+"""Bytes of workspace that a call has in any case, for the plan of another device or version."""
+
 SWITCH = "GRAPHGRAD_LIBRARIES"
 """The environment variable that, set to 0, leaves all to kernels of ours."""
 
@@ -145,7 +148,7 @@ def _with_calls(func: relax.Function, calls: Mapping[Any, Any]) -> relax.Functio
 def _library_call(binding: Any, plan: Plan, tensors: list[Any]) -> list[Any]:
     """A call of the library, and the binding of its first result to the variable of a call."""
     call = binding.value
-    workspace = relax.TensorType([max(plan.workspace, 1)], "uint8")
+    workspace = relax.TensorType([max(plan.workspace, LEAST_WORKSPACE)], "uint8")
     value = relax.op.call_dps_packed(
         NAME, [*tensors, tvm.ir.StringImm(plan.to_json())], [call.ty, workspace]
     )
