@@ -37,7 +37,7 @@ from graphgrad.ir.kernel_structure import static
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
-from graphgrad.lower.cuda.library.cost import RATES, rate_of
+from graphgrad.lower.cuda.library.cost import RATES, bytes_moved, seconds_by_library
 from graphgrad.lower.cuda.library.devices import capability_of, profile_of
 from graphgrad.runtime.cudnn.engine import NAME
 from graphgrad.runtime.cudnn.plans import Plan
@@ -117,7 +117,7 @@ def budget(network: str, precision: str, arch: str) -> tuple[Budget, list[Call]]
     profile = profile_of(arch)
     assert profile is not None
     calls = list(_calls(lowered, capability_of(profile)))
-    found = Budget(
+    result = Budget(
         network,
         precision,
         arch,
@@ -127,7 +127,7 @@ def budget(network: str, precision: str, arch: str) -> tuple[Budget, list[Call]]
         sum(call.bytes for call in calls) / 1e9,
         sum(call.seconds for call in calls) * 1e3,
     )
-    return found, calls
+    return result, calls
 
 
 def _calls(mod: tvm.IRModule, capability: int) -> Iterator[Call]:
@@ -147,10 +147,7 @@ def _calls(mod: tvm.IRModule, capability: int) -> Iterator[Call]:
 def _library_call(call: Any) -> Call:
     texts = (str(each.value) for each in call.args if isinstance(each, tvm.ir.StringImm))
     plan = Plan.from_json(next(texts))
-    rates = RATES[plan.architecture]
-    moved = plan.problem.bytes + 2 * plan.workspace
-    computed = plan.problem.operations / rate_of(plan)
-    return Call(NAME, 1, moved, max(moved / rates.bytes, computed, rates.launch))
+    return Call(NAME, 1, bytes_moved(plan), seconds_by_library(plan, share=1.0))
 
 
 def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
@@ -183,25 +180,25 @@ def _operations(func: tirx.PrimFunc) -> int:
     return total
 
 
-def shortfalls(found: Sequence[Budget], known: Mapping[str, Mapping[str, float]]) -> list[str]:
+def shortfalls(budgets: Sequence[Budget], ratchet: Mapping[str, Mapping[str, float]]) -> list[str]:
     """What is worse than the ratchet, or is not in it."""
     worse = []
-    for each in found:
-        if each.key not in known:
+    for each in budgets:
+        if each.key not in ratchet:
             worse.append(f"{each.key} is not in {RATCHET.name}: add it by --ratchet")
             continue
         for name, value in each.figures().items():
-            if value > known[each.key][name] * SLACK:
-                worse.append(f"{each.key}: {value:g} {name}, of {known[each.key][name]:g}")
+            if value > ratchet[each.key][name] * SLACK:
+                worse.append(f"{each.key}: {value:g} {name}, of {ratchet[each.key][name]:g}")
     return worse
 
 
 def _ratcheted(
-    found: Sequence[Budget], known: Mapping[str, Mapping[str, float]]
+    budgets: Sequence[Budget], ratchet: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """The ratchet with figures lowered to those that are reached."""
-    result = {key: dict(figures) for key, figures in known.items()}
-    for each in found:
+    result = {key: dict(figures) for key, figures in ratchet.items()}
+    for each in budgets:
         before = result.get(each.key, {})
         result[each.key] = {
             name: min(value, before.get(name, value)) for name, value in each.figures().items()
@@ -209,7 +206,7 @@ def _ratcheted(
     return dict(sorted(result.items()))
 
 
-def text(found: Sequence[Budget]) -> str:
+def text(budgets: Sequence[Budget]) -> str:
     """The table for the terminal."""
     header = ["network", "precision", "arch", "calls", "cuDNN", "kernels", "GB", "ms", "goals"]
     rows = [
@@ -222,7 +219,7 @@ def text(found: Sequence[Budget]) -> str:
             f"{each.milliseconds:.2f}",
             ", ".join(f"{value:g} {name}" for name, value in GOALS.get(each.key, {}).items()),
         ]
-        for each in found
+        for each in budgets
     ]
     return table(header, rows)
 
@@ -243,37 +240,37 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = sorted(NETWORKS)
-    parser.add_argument("networks", nargs="*", default=known, help=f"of {', '.join(known)}")
+    names = sorted(NETWORKS)
+    parser.add_argument("networks", nargs="*", default=names, help=f"of {', '.join(names)}")
     parser.add_argument("--precision", nargs="+", default=["bfloat16"])
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something is worse")
     parser.add_argument("--ratchet", action="store_true", help="write what is reached")
     arguments = parser.parse_args()
-    if unknown := sorted(set(arguments.networks) - set(known)):
-        parser.error(f"there is no network {unknown[0]}; there are {', '.join(known)}")
+    if unknown := sorted(set(arguments.networks) - set(names)):
+        parser.error(f"there is no network {unknown[0]}; there are {', '.join(names)}")
     return arguments
 
 
 def main() -> int:
     """Count; return 1 if `--check` finds something worse than the ratchet."""
     arguments = _arguments()
-    found = []
+    budgets = []
     for network in arguments.networks:
         for precision in arguments.precision:
             result, calls = budget(network, precision, arguments.arch)
-            found.append(result)
+            budgets.append(result)
             print(f"{result.key}\n{costliest(calls)}", file=sys.stderr)
-    known = json.loads(RATCHET.read_text(encoding="utf-8")) if RATCHET.exists() else {}
-    worse = shortfalls(found, known)
+    ratchet = json.loads(RATCHET.read_text(encoding="utf-8")) if RATCHET.exists() else {}
+    worse = shortfalls(budgets, ratchet)
     if arguments.ratchet:
-        written = json.dumps(_ratcheted(found, known), indent=2)
+        written = json.dumps(_ratcheted(budgets, ratchet), indent=2)
         RATCHET.write_text(written + "\n", encoding="utf-8")
     if arguments.json:
-        print(json.dumps({"budgets": [asdict(each) for each in found], "worse": worse}))
+        print(json.dumps({"budgets": [asdict(each) for each in budgets], "worse": worse}))
     else:
-        print("\n".join([text(found), *(worse if arguments.check else ())]))
+        print("\n".join([text(budgets), *(worse if arguments.check else ())]))
     return int(arguments.check and bool(worse))
 
 

@@ -59,8 +59,8 @@ def _by_torch(
     def proto() -> onnx.ModelProto:
         from torch_networks import proto_of  # noqa: PLC0415 (torch is needed for these alone)
 
-        given = np.zeros(example, "int64" if words else "float32")
-        return proto_of(family, settings, given)
+        batch = np.zeros(example, "int64" if words else "float32")
+        return proto_of(family, settings, batch)
 
     return proto
 

@@ -77,16 +77,16 @@ class Planned:
     def shortfalls(self) -> list[str]:
         """What `--check` names."""
         where = f"{self.network} in {self.precision} on {self.device}"
-        found = [
+        missing = [
             f"{where}: no plan for {problem}: {why}" for problem, why in self.unplanned.items()
         ]
         if self.workspace > WORKSPACE_LIMIT:
-            found.append(f"{where}: {self.workspace} bytes of workspace")
+            missing.append(f"{where}: {self.workspace} bytes of workspace")
         if self.seconds > SECONDS:
-            found.append(f"{where}: planned in {self.seconds:.0f} s, of at most {SECONDS:.0f}")
+            missing.append(f"{where}: planned in {self.seconds:.0f} s, of at most {SECONDS:.0f}")
         if not self.contractions:
-            found.append(f"{where}: no contraction is found")
-        return found
+            missing.append(f"{where}: no contraction is found")
+        return missing
 
 
 @functools.cache

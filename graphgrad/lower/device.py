@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import tvm
 
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
+from ..runtime import cudart
 from ..runtime.machine import cuda_reason, restated
 from .cpu.features import missing_features
 from .cuda.architecture import architecture_of, runs_on
@@ -16,7 +17,7 @@ from .cuda.compiler import gives_ptx
 
 _LIBRARIES = {
     "libcuda.so.1": "it comes with the NVIDIA driver",
-    "libcudart.so.13": "it comes with CUDA 13, or with `pip install nvidia-cuda-runtime`, and must "
+    cudart.NAME: "it comes with CUDA 13, or with `pip install nvidia-cuda-runtime`, and must "
     "be where the loader looks, such as in LD_LIBRARY_PATH",
 }
 """The libraries that TVM's CUDA runtime is linked to, and where to get each."""

@@ -70,6 +70,11 @@ class Precision:
         return self.dtype in HALVES
 
     @property
+    def is_tf32(self) -> bool:
+        """Whether contractions on a GPU may round operands of float32."""
+        return self.dtype == TF32
+
+    @property
     def scales_loss(self) -> bool:
         """Whether training scales its loss: float16 has no small gradients, it has zeros."""
         return self.dtype == "float16"

@@ -112,12 +112,13 @@ class Recorded:
         if self._graph is None or scratch is not self._scratch or not self._graph.serves(arguments):
             self._graph = None
             if not self._stay(scratch, arguments):
+                self._scratch = None
                 computed = self._plain(scratch, arguments, results)
                 self._scratch = scratch  # not before: a call that fails has loaded nothing
                 return computed
             try:
                 self._graph = _Graph(
-                    lambda *given: self._function(*given, *scratch),
+                    lambda *copies: self._function(*copies, *scratch),
                     self._device,
                     arguments,
                     self._moving,
@@ -142,11 +143,7 @@ class Recorded:
         before, self._addresses = self._addresses, [each.data_ptr() for each in arguments]
         moved = {i for i, (a, b) in enumerate(zip(before, self._addresses, strict=False)) if a != b}
         self._moving |= moved - self._overwritten
-        is_same, self._scratch = scratch is self._scratch, None
-        if is_same and not moved & self._overwritten:
-            self._scratch = scratch
-            return True
-        return False
+        return scratch is self._scratch and not moved & self._overwritten
 
 
 class _Graph:
@@ -175,8 +172,8 @@ class _Graph:
         self._device = device
         self._arguments = list(arguments)
         for position in moving:
-            given = arguments[position]
-            self._arguments[position] = empty(given.shape, str(given.dtype), device)
+            argument = arguments[position]
+            self._arguments[position] = empty(argument.shape, str(argument.dtype), device)
         self._moving = sorted(moving)
         self._fixed = {
             position: argument.data_ptr()
@@ -212,8 +209,8 @@ def _recorded(
     failure: RuntimeError | None = None
     try:
         with _without_collection():
-            begun = library().cudaStreamBeginCapture(stream, _THREAD_LOCAL)
-            _check(begun, "record a stream")
+            status = library().cudaStreamBeginCapture(stream, _THREAD_LOCAL)
+            _check(status, "record a stream")
             try:
                 with tvm_ffi.use_raw_stream(device, stream.value):
                     results = list(work())
@@ -225,8 +222,9 @@ def _recorded(
         if failure is not None:
             raise GraphError(str(failure)) from failure
         _check(status, "record the function")
-        made = library().cudaGraphInstantiate(ctypes.byref(executable), graph, ctypes.c_ulonglong())
-        _check(made, "make a graph")
+        no_flags = ctypes.c_ulonglong()
+        status = library().cudaGraphInstantiate(ctypes.byref(executable), graph, no_flags)
+        _check(status, "make a graph")
     finally:
         if graph:
             library().cudaGraphDestroy(graph)
@@ -255,8 +253,8 @@ def _copied(tensors: Tensors, into: Tensors) -> list[tvm.runtime.Tensor]:
 def _stream(index: int) -> ctypes.c_void_p:
     """A stream for captures on a device, kept for the process: libraries remember it."""
     stream = ctypes.c_void_p()
-    made = library().cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
-    _check(made, f"make a stream on device {index}")
+    status = library().cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
+    _check(status, f"make a stream on device {index}")
     return stream
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from . import cudart
 from .errors import ExportedStepError, InputError, MachineError, OutOfMemoryError
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
@@ -186,7 +187,7 @@ def _check_arch(arch: str, ptx: bool, capability: str) -> None:
 def _load_cuda() -> None:
     """Load TVM's CUDA runtime, after the library of CUDA that it is linked to."""
     try:
-        ctypes.CDLL("libcudart.so.13")
+        cudart.library()
     except OSError:
         _load_packaged_cudart()
     _load_runtime("tvm_runtime_cuda")
@@ -195,7 +196,7 @@ def _load_cuda() -> None:
 def _load_packaged_cudart() -> None:
     """Load the CUDA runtime of a Python package, such as PyTorch's, which no search path names."""
     for folder in sys.path:
-        for library in glob.glob(f"{glob.escape(folder)}/nvidia/*/lib/libcudart.so.13"):
+        for library in glob.glob(f"{glob.escape(folder)}/nvidia/*/lib/{cudart.NAME}"):
             with contextlib.suppress(OSError):
                 ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
 

@@ -23,7 +23,7 @@ from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
 from ..memory.budget import MemoryBudget
-from ..precision.choice import TF32, Precision
+from ..precision.choice import Precision
 from ..runtime.folder import kernels_file
 from ..runtime.manifest import LOADER, STATE
 from . import checkpoint
@@ -250,7 +250,7 @@ def _write_library(
         winograd=step_recipe.winograd,
         budget=budget,
         libraries=step_recipe.libraries,
-        tf32=step_recipe.precision.dtype == TF32,
+        tf32=step_recipe.precision.is_tf32,
     )
     try:
         executable.export_library(str(folder / name))

@@ -23,7 +23,6 @@ from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryPlan
 from ..memory.heap import give_back
 from ..memory.workspace import Workspace, allocations, calls_others, take_workspace
-from ..precision.choice import TF32
 from ..runtime.cuda_graph import Recorded
 from ..runtime.cudnn.engine import NAME as CUDNN
 from ..runtime.synchronized import Synchronized, one_at_a_time
@@ -237,7 +236,7 @@ class ModelOnDevice(Synchronized):
                 early=early,
                 budget=budget,
                 libraries=objective.libraries,
-                tf32=objective.precision.dtype == TF32,
+                tf32=objective.precision.is_tf32,
             )
 
     def _load(

@@ -8,7 +8,7 @@ not need: it can read its operands, and write its result, in any order of axes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,7 @@ from ...memory.effect_order import may_write
 from ...ops.linalg import matrix_product
 
 _MATMUL = "relax.matmul"
-PERMUTATION = "relax.permute_dims"
-"""The op that permutes axes."""
+_PERMUTATION = "relax.permute_dims"
 
 
 @compiler_pass(Phase.GRAPH, targets=("llvm",))
@@ -74,7 +73,7 @@ class _Permutations:
     def function(self) -> relax.Function:
         """The function with the permutations inside the products, and without the others."""
         bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
-        if not any(calls_op(binding.value, PERMUTATION) for binding in bindings):
+        if not any(calls_op(binding.value, _PERMUTATION) for binding in bindings):
             return self._func
         blocks = [
             relax.DataflowBlock(list(self._changed(block.bindings)), block.span)
@@ -90,7 +89,7 @@ class _Permutations:
         # A variable of another dataflow block is not visible here, so each block has its own.
         self._bound = {binding.var: binding.value for binding in bindings}
         # By what they permute, the first permutation of each.
-        permutations = [each for each in bindings if calls_op(each.value, PERMUTATION)]
+        permutations = [each for each in bindings if calls_op(each.value, _PERMUTATION)]
         self._permuted = {each.value.args[0]: each for each in reversed(permutations)}
         absorbed: set[Any] = set()
         for binding in bindings:
@@ -135,7 +134,7 @@ class _Permutations:
         ):
             return product
         dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
-        order = None if permutation is None else axes_of_permutation(permutation.value)
+        order = None if permutation is None else _axes_of_permutation(permutation.value)
 
         def multiplied(left: te.Tensor, right: te.Tensor) -> te.Tensor:
             views = _View(left, left_axes), _View(right, right_axes)
@@ -147,15 +146,26 @@ class _Permutations:
         return relax.VarBinding(result.var, self._builder.normalize(value), result.span)
 
     def _strip_permutation(self, operand: Any) -> tuple[Any, list[int]]:
-        """The tensor that an operand is a permutation of, and its axes in the operand's order."""
-        axes = list(range(len(type_shape(operand.ty))))
-        value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
-        while value is not None and calls_op(value, PERMUTATION):
-            inner = axes_of_permutation(value)
-            axes = [inner[axis] for axis in axes]
-            operand = value.args[0]
-            value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
-        return operand, axes
+        return strip_permutations(operand, self._bound)
+
+
+def strip_permutations(operand: Any, bound: Mapping[Any, Any]) -> tuple[Any, list[int]]:
+    """The tensor that an operand is a permutation of, and its axes in the operand's order.
+
+    Parameters
+    ----------
+    operand : relax expression
+    bound : mapping
+        The values of those variables that may be looked behind.
+    """
+    axes = list(range(len(type_shape(operand.ty))))
+    value = bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
+    while value is not None and calls_op(value, _PERMUTATION):
+        inner = _axes_of_permutation(value)
+        axes = [inner[axis] for axis in axes]
+        operand = value.args[0]
+        value = bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
+    return operand, axes
 
 
 def drop_unread_permutations(blocks: list[Any], func: relax.Function) -> list[Any]:
@@ -165,7 +175,7 @@ def drop_unread_permutations(blocks: list[Any], func: relax.Function) -> list[An
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
-            if calls_op(binding.value, PERMUTATION) and binding.var not in read:
+            if calls_op(binding.value, _PERMUTATION) and binding.var not in read:
                 continue
             read.update(variables_of(binding.value))
             bindings.append(binding)
@@ -173,7 +183,7 @@ def drop_unread_permutations(blocks: list[Any], func: relax.Function) -> list[An
     return remaining[::-1]
 
 
-def axes_of_permutation(permutation: Any) -> list[int]:
+def _axes_of_permutation(permutation: Any) -> list[int]:
     """Which axis of its argument each axis of a permutation is."""
     rank = len(type_shape(permutation.ty))
     axes = permutation.attrs.axes

@@ -173,8 +173,8 @@ def library() -> Any:
     which: list[Any] = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
     loaded.cudnnBackendSetAttribute.argtypes = [*which, ctypes.c_void_p]
     loaded.cudnnBackendGetAttribute.argtypes = [*which, ctypes.c_void_p, ctypes.c_void_p]
-    if (found := loaded.cudnnGetVersion()) < OLDEST:
-        raise CudnnError(f"cuDNN {found} is too old; graphgrad needs {OLDEST} (9.8) or newer")
+    if (number := loaded.cudnnGetVersion()) < OLDEST:
+        raise CudnnError(f"cuDNN {number} is too old; graphgrad needs {OLDEST} (9.8) or newer")
     return loaded
 
 
@@ -259,9 +259,9 @@ class Descriptor:
         return self._read(attribute, Type.DESCRIPTOR, len(parts), array)
 
     def _read(self, attribute: Attribute, type_: Type, count: int, array: Any) -> int:
-        found = ctypes.c_int64()
+        read = ctypes.c_int64()
         status = library().cudnnBackendGetAttribute(
-            self._pointer, int(attribute), int(type_), count, ctypes.byref(found), array
+            self._pointer, int(attribute), int(type_), count, ctypes.byref(read), array
         )
         check(status, f"tell {attribute.name} of a {self._kind.name}")
-        return int(found.value)
+        return int(read.value)

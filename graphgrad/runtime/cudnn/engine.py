@@ -58,8 +58,8 @@ def compute(*arguments: Any) -> None:
     with _LOCK:
         set_device(output.device.index)
         device = _device(output.device.index)
-        made, executable = _loaded(str(text), output.device.index, workspace.numel())
-        _check_forms(made, tensors)
+        plan, executable = _loaded(str(text), output.device.index, workspace.numel())
+        _check_forms(plan, tensors)
         pack = Descriptor(Kind.VARIANT_PACK)
         pack.set(Attribute.PACK_IDS, Type.INT64, range(1, len(tensors) + 1))
         pack.set(Attribute.PACK_POINTERS, Type.VOID_PTR, [each.data_ptr() for each in tensors])
@@ -69,7 +69,7 @@ def compute(*arguments: Any) -> None:
         status = library().cudnnBackendExecute(
             device.handle, ctypes.c_void_p(executable.pointer), ctypes.c_void_p(pack.pointer)
         )
-        check(status, f"compute {made.problem.op}")
+        check(status, f"compute {plan.problem.op}")
 
 
 @functools.cache
@@ -91,17 +91,17 @@ def _loaded(text: str, index: int, workspace: int) -> tuple[Plan, Descriptor]:
     It is made anew, within a workspace that is allocated already, where it is of another version,
     or cuDNN refuses it: it takes plans alone of devices that are alike to the number of the driver.
     """
-    made, device = Plan.from_json(text), _device(index)
-    if made.workspace <= workspace:
+    plan, device = Plan.from_json(text), _device(index)
+    if plan.workspace <= workspace:
         with contextlib.suppress(CudnnError):
-            return made, plans.load(made, device.properties)
-    made = plans.plan(made.problem, device.properties, device.architecture, workspace)
-    return made, plans.load(made, device.properties)
+            return plan, plans.load(plan, device.properties)
+    plan = plans.make_plan(plan.problem, device.properties, device.architecture, workspace)
+    return plan, plans.load(plan, device.properties)
 
 
-def _check_forms(made: Plan, tensors: Sequence[Any]) -> None:
+def _check_forms(plan: Plan, tensors: Sequence[Any]) -> None:
     """Raise unless the tensors are those that the plan is of: cuDNN sees their addresses alone."""
-    op, forms = made.problem.op, made.problem.tensors
+    op, forms = plan.problem.op, plan.problem.tensors
     sizes = [each.numel() for each in tensors]
     if sizes != [_elements(form) for form in forms]:
         raise CudnnError(f"cuDNN: {op} of {forms}, but tensors of {sizes} elements are given")

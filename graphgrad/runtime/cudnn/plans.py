@@ -82,7 +82,7 @@ def forbidden_notes(problem: Problem) -> frozenset[Note]:
     return _NEVER | (_TRANSFORMED if halves or problem.tf32 else _EXACT)
 
 
-def plan(
+def make_plan(
     problem: Problem, target: Descriptor, architecture: int, limit: int = WORKSPACE_LIMIT
 ) -> Plan:
     """The first plan that cuDNN proposes and that may be taken.
@@ -103,16 +103,16 @@ def plan(
         There is none; says how many were proposed, and why they were passed over.
     """
     passed_over: dict[str, int] = {}
-    for made in _candidates(problem, target, passed_over):
-        if made.workspace > limit:
+    for candidate in _candidates(problem, target, passed_over):
+        if candidate.workspace > limit:
             _count(passed_over, f"more than {limit} bytes of workspace")
             continue
-        serialized = bytes(made.descriptor.values(Attribute.PLAN_JSON, Type.CHAR))
+        serialized = bytes(candidate.descriptor.values(Attribute.PLAN_JSON, Type.CHAR))
         return Plan(
             problem,
-            made.workspace,
-            made.engine,
-            tuple(sorted(note.name for note in made.notes)),
+            candidate.workspace,
+            candidate.engine,
+            tuple(sorted(note.name for note in candidate.notes)),
             backend.version(),
             architecture,
             serialized.rstrip(b"\0").decode(),
@@ -121,7 +121,7 @@ def plan(
     raise CudnnError(f"{NO_PLAN} for {problem.op}: {reasons or 'nothing is proposed'}")
 
 
-def load(made: Plan, target: Descriptor) -> Descriptor:
+def load(plan: Plan, target: Descriptor) -> Descriptor:
     """The execution plan of a plan, on a device.
 
     Raises
@@ -129,11 +129,11 @@ def load(made: Plan, target: Descriptor) -> Descriptor:
     CudnnError
         Another version has made it, or cuDNN refuses it.
     """
-    if made.cudnn != backend.version():
-        raise CudnnError(f"a plan of cuDNN {made.cudnn}, but this is {backend.version()}")
+    if plan.cudnn != backend.version():
+        raise CudnnError(f"a plan of cuDNN {plan.cudnn}, but this is {backend.version()}")
     loaded = Descriptor(Kind.EXECUTION_PLAN)
     loaded.set(Attribute.PLAN_DEVICE, Type.DESCRIPTOR, [target])
-    text = made.serialized.encode() + b"\0"
+    text = plan.serialized.encode() + b"\0"
     return loaded.set(Attribute.PLAN_JSON, Type.CHAR, text).finish()
 
 
@@ -163,17 +163,17 @@ def _candidates(
             if notes & forbidden:
                 _count(passed_over, "/".join(sorted(note.name for note in notes & forbidden)))
                 continue
-            made = Descriptor(Kind.EXECUTION_PLAN)
-            made.set(Attribute.PLAN_CONFIG, Type.DESCRIPTOR, [config])
-            made.set(Attribute.PLAN_DEVICE, Type.DESCRIPTOR, [target])
+            descriptor = Descriptor(Kind.EXECUTION_PLAN)
+            descriptor.set(Attribute.PLAN_CONFIG, Type.DESCRIPTOR, [config])
+            descriptor.set(Attribute.PLAN_DEVICE, Type.DESCRIPTOR, [target])
             try:
-                made.finish()
+                descriptor.finish()
             except CudnnError:
                 _count(passed_over, "the engine does not serve it")
                 continue
-            (workspace,) = made.values(Attribute.PLAN_WORKSPACE, Type.INT64)
+            (workspace,) = descriptor.values(Attribute.PLAN_WORKSPACE, Type.INT64)
             (number,) = engine.values(Attribute.ENGINE_INDEX, Type.INT64)
-            yield _Candidate(made, workspace, number, notes)
+            yield _Candidate(descriptor, workspace, number, notes)
 
 
 def _configs(

@@ -14,24 +14,26 @@ from typing import Any
 
 from .backend import CudnnError
 from .graphs import device
-from .plans import load, plan
+from .plans import load, make_plan
 from .problem import Problem
 
 
 def main() -> None:
     """Plan what standard input asks for; a line of JSON for each problem, as soon as it is done."""
-    asked = json.load(sys.stdin)
-    for path in asked["libraries"]:  # before cuDNN, which takes what is loaded already
+    request = json.load(sys.stdin)
+    for path in request["libraries"]:  # before cuDNN, which takes what is loaded already
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    for described in asked["problems"]:
-        print(json.dumps(_answer(asked, described)), flush=True)
+    for described in request["problems"]:
+        print(json.dumps(_answer(request, described)), flush=True)
 
 
-def _answer(asked: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, str]:
+def _answer(request: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, str]:
     try:
-        target = device(asked["properties"])
-        made = plan(Problem.from_json(described), target, asked["architecture"], asked["limit"])
-        load(made, target)  # as the program will
+        target = device(request["properties"])
+        plan = make_plan(
+            Problem.from_json(described), target, request["architecture"], request["limit"]
+        )
+        load(plan, target)  # as the program will
     except CudnnError as error:
         return {"error": str(error)}
-    return {"plan": made.to_json()}
+    return {"plan": plan.to_json()}

@@ -15,6 +15,7 @@ from graphgrad.runtime.cudnn.plans import Plan
 from graphgrad.runtime.cudnn.problem import MATMUL
 from tests.cuda.device.running import Program, assert_close, gpu, is_emulated
 from tests.emulator.library import Library
+from tests.peers import required
 from tests.running import function
 from tests.train.nets import deep
 
@@ -58,8 +59,7 @@ def library(monkeypatch):
     monkeypatch.delenv(select.SWITCH)
     monkeypatch.setattr(select, "library_pays", lambda plan: True)
     if not is_emulated():
-        if library_path() is None:
-            pytest.skip("cuDNN is not installed")
+        required("cuDNN", library_path() is not None)
         yield None
         return
 

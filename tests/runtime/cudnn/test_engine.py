@@ -75,7 +75,7 @@ def test_a_plan_that_is_not_taken_here_is_made_anew_in_the_workspace(device, mon
         asked.append((problem, architecture, limit))
         return plan(workspace=16)
 
-    monkeypatch.setattr(plans, "plan", plan_again)
+    monkeypatch.setattr(plans, "make_plan", plan_again)
     text = made.to_json()
     assert engine._loaded(text, 0, 64)[0] == engine._loaded(text, 0, 64)[0] == plan(workspace=16)
     assert asked == [(PRODUCT, 90, 64)]

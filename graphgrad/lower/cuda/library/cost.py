@@ -44,16 +44,19 @@ _LIBRARY_SHARE = 0.6
 """The share of the rates that a library reaches in convolutions and products of networks."""
 
 
-def seconds_by_library(plan: Plan) -> float:
-    """The time of a problem by a plan."""
-    problem, rates = plan.problem, RATES[plan.architecture]
-    # A workspace is written and read once.
-    moved = problem.bytes + 2 * plan.workspace
-    computed = problem.operations / (rate_of(plan) * _LIBRARY_SHARE)
-    return max(moved / rates.bytes, computed, rates.launch)
+def seconds_by_library(plan: Plan, share: float = _LIBRARY_SHARE) -> float:
+    """The time of a problem by a plan that reaches a share of the rate of the units it uses."""
+    rates = RATES[plan.architecture]
+    computed = plan.problem.operations / (_rate_of(plan) * share)
+    return max(bytes_moved(plan) / rates.bytes, computed, rates.launch)
 
 
-def rate_of(plan: Plan) -> float:
+def bytes_moved(plan: Plan) -> int:
+    """What a plan reads and writes: each tensor once, and its workspace twice."""
+    return plan.problem.bytes + 2 * plan.workspace
+
+
+def _rate_of(plan: Plan) -> float:
     """Operations in a second of the units that compute a plan."""
     rates = RATES[plan.architecture]
     if _TENSOR_CORE not in plan.notes:

@@ -96,8 +96,8 @@ def _compile(source: str, path: Path) -> None:
         )
     # By its name inside, the loader takes it for the library that it stands for.
     command = [compiler, "-xc", "-", "-shared", "-fPIC", "-w", f"-Wl,-soname,{path.name}"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "-o", str(path)], input=source, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        raise LoweringError(f"{compiler} fails on a stand-in of {path.name}: {done.stderr}")
+    if process.returncode:
+        raise LoweringError(f"{compiler} fails on a stand-in of {path.name}: {process.stderr}")

@@ -25,7 +25,7 @@ WORKER = [
 ]
 """The command of the process that plans."""
 
-_known: dict[tuple[str, str], Plan | str] = {}
+_answers: dict[tuple[str, str], Plan | str] = {}
 """What is planned already, by the device and the problem."""
 
 
@@ -49,22 +49,22 @@ def plan_all(
         There is no C compiler, which planning needs.
     """
     device = json.dumps(properties, sort_keys=True)
-    waiting = [each for each in dict.fromkeys(problems) if (device, each.key) not in _known]
-    while waiting:
-        answers, complaint = _ask(waiting, properties)
-        if len(answers) < len(waiting):
+    pending = [each for each in dict.fromkeys(problems) if (device, each.key) not in _answers]
+    while pending:
+        answers, complaint = _ask(pending, properties)
+        if len(answers) < len(pending):
             answers.append(f"the process that plans ended: {complaint}")
-        for problem, answer in zip(waiting, answers, strict=False):
-            _known[device, problem.key] = answer
-        waiting = waiting[len(answers) :]
-    return {each: _known[device, each.key] for each in problems}
+        for problem, answer in zip(pending, answers, strict=False):
+            _answers[device, problem.key] = answer
+        pending = pending[len(answers) :]
+    return {each: _answers[device, each.key] for each in problems}
 
 
 def _ask(
     problems: Sequence[Problem], properties: Mapping[str, Any]
 ) -> tuple[list[Plan | str], str]:
     """The answers of a process, as many as it has given, and the last that it has said."""
-    asked = {
+    request = {
         "libraries": libraries(),
         "properties": dict(properties),
         "architecture": capability_of(properties),
@@ -73,11 +73,11 @@ def _ask(
     }
     # What cuDNN logs would be between the answers.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CUDNN_")}
-    done = subprocess.run(
-        WORKER, input=json.dumps(asked), capture_output=True, text=True, check=False, env=environ
+    process = subprocess.run(
+        WORKER, input=json.dumps(request), capture_output=True, text=True, check=False, env=environ
     )
-    complaint = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    return [_answer(line) for line in done.stdout.splitlines()], complaint
+    complaint = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+    return [_answer(line) for line in process.stdout.splitlines()], complaint
 
 
 def _answer(line: str) -> Plan | str:

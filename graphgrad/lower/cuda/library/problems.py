@@ -38,12 +38,12 @@ class View:
     ----------
     tensor : relax.Expr
         As it is in memory.
-    axes : tuple of int
+    axes : sequence of int
         For each axis of the view, that of the tensor.
     """
 
     tensor: Any
-    axes: tuple[int, ...]
+    axes: Sequence[int]
 
     @property
     def form(self) -> TensorForm | None:

@@ -15,7 +15,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ....ir.calls import calls_op
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from ....memory.effect_order import may_write
@@ -23,11 +22,7 @@ from ....memory.effects import declare_effects
 from ....runtime.cudnn.engine import NAME, register
 from ....runtime.cudnn.plans import NO_PLAN, Plan
 from ....runtime.cudnn.problem import Problem
-from ...graph.permuted_products import (
-    PERMUTATION,
-    axes_of_permutation,
-    drop_unread_permutations,
-)
+from ...graph.permuted_products import drop_unread_permutations, strip_permutations
 from ..compiler import arch_of
 from .cost import library_pays
 from .devices import profile_of
@@ -67,10 +62,10 @@ def call_libraries(
     """Have a library compute the contractions for which that is faster than a kernel of ours."""
     if absence(target) is not None:
         return mod
-    found = sites_of(mod, tf32)
+    sites = sites_of(mod, tf32)
     profile = profile_of(arch_of(target))
     assert profile is not None
-    answers = plan_all([site.problem for site in found.values()], profile)
+    answers = plan_all([site.problem for site in sites.values()], profile)
     failures = [each for each in answers.values() if isinstance(each, str) and NO_PLAN not in each]
     if failures:
         warnings.warn(
@@ -80,7 +75,7 @@ def call_libraries(
         )
     calls = {
         var: (answer, site.tensors)
-        for var, site in found.items()
+        for var, site in sites.items()
         if isinstance(answer := answers[site.problem], Plan) and library_pays(answer)
     }
     if not calls:
@@ -105,7 +100,8 @@ def sites_of(mod: tvm.IRModule, tf32: bool) -> dict[Any, Site]:
         for binding in bindings:
             if not (tensors := tensors_of(binding.value)):
                 continue
-            for views in ([_unpermuted(x, bound) for x in tensors], [plain(x) for x in tensors]):
+            stripped = [View(*strip_permutations(x, bound)) for x in tensors]
+            for views in (stripped, [plain(x) for x in tensors]):
                 problem = problem_of(binding.value, views, tf32)
                 if problem is not None:
                     sites[binding.var] = Site(problem, [view.tensor for view in views])
@@ -118,16 +114,6 @@ def sites_of(mod: tvm.IRModule, tf32: bool) -> dict[Any, Site]:
                 for block in func.body.blocks:  # a variable of another block is not visible
                     find(block.bindings, {each.var: each.value for each in block.bindings})
     return sites
-
-
-def _unpermuted(tensor: Any, bound: Mapping[Any, Any]) -> View:
-    """A tensor as a view of the one that it is a permutation of."""
-    view = plain(tensor)
-    while calls_op(value := bound.get(view.tensor), PERMUTATION):
-        assert value is not None
-        inner = axes_of_permutation(value)
-        view = View(value.args[0], tuple(inner[axis] for axis in view.axes))
-    return view
 
 
 def _with_calls(func: relax.Function, calls: Mapping[Any, Any]) -> relax.Function:

@@ -83,7 +83,7 @@ def test_a_process_that_crashes_costs_one_problem(monkeypatch, tmp_path):
         "    print(json.dumps({'error': each['inputs'][0]['dtype']}), flush=True)\n"
     )
     monkeypatch.setattr(offline, "WORKER", [sys.executable, str(program)])
-    monkeypatch.setattr(offline, "_known", {})
+    monkeypatch.setattr(offline, "_answers", {})
     problems = [product(dtype) for dtype in ("bfloat16", "float16", "float32")]
     answers = list(plan_all(problems, PROFILES["h200"]).values())
     assert answers[0] == "bfloat16" and answers[2] == "float32"
