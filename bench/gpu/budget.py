@@ -3,7 +3,7 @@
     python bench/gpu/budget.py [NETWORK …] [--precision bfloat16] [--arch sm_90] [--json] [--check]
                                [--ratchet]
 
-Lowers the step of a network (`networks.NETWORKS`; torch for those that its exporter writes) with
+Lowers the step of a network of `full_networks` (torch for those that its exporter writes) with
 cuDNN's plans (`pip install 'graphgrad[cuda-libs]'`) and counts. A call of a kernel counts with the
 launches in it; a call of cuDNN as one. Bytes: each tensor that a call reads or writes counts once,
 buffers between the launches of a kernel twice, workspaces twice. The time is the sum over calls of
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from networks import NETWORKS
+from full_networks import NETWORKS
 from table import table
 from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize

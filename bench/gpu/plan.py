@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from networks import NETWORKS  # isort: skip
+from full_networks import NETWORKS
 from table import table
 
 from graphgrad.lower.cuda.library.cost import library_pays

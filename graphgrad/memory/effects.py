@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ArgumentError
+from ..runtime.cudnn.engine import NAME as LIBRARY
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ _KNOWN_EFFECTS: Mapping[str, Effects] = {
             "tensor_to_shape",
         )
     },
+    LIBRARY: NOTHING,
     # They store what they learn of a shape in their second argument.
     "vm.builtin.match_prim_value": Effects(mutates=frozenset([1])),
     "vm.builtin.match_shape": Effects(mutates=frozenset([1])),
 }
-"""Effects of functions of TVM's runtime and virtual machine, by name."""
+"""Effects of functions of TVM's runtime and virtual machine, and of cuDNN's, by name."""
 
 _EFFECT_FREE_PREFIX = "relax.run."
 """The beginning of the names of TVM's functions in Python that only read their arguments."""

@@ -76,7 +76,9 @@ def as_in_model(monkeypatch):
     """Return a function after which steps and gradients leave the layout alone."""
 
     def switch():
-        monkeypatch.setattr("graphgrad.train.recipe.layout_for", lambda target: MODEL_LAYOUT)
+        monkeypatch.setattr(
+            "graphgrad.train.recipe.layout_for", lambda target, by_library: MODEL_LAYOUT
+        )
 
     return switch
 

@@ -18,7 +18,6 @@ from tvm import relax
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from ....memory.effect_order import may_write
-from ....memory.effects import declare_effects
 from ....runtime.cudnn.engine import NAME, register
 from ....runtime.cudnn.plans import NO_PLAN, Plan
 from ....runtime.cudnn.problem import Problem
@@ -34,8 +33,6 @@ LEAST_WORKSPACE = 1 << 20
 
 SWITCH = "GRAPHGRAD_LIBRARIES"
 """The environment variable that, set to 0, leaves all to kernels of ours."""
-
-declare_effects(NAME)  # so the planner of memory knows that the function keeps nothing
 
 
 def absence(target: tvm.target.Target) -> str | None:

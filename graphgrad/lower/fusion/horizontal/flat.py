@@ -159,16 +159,21 @@ def _is_same_element(load: Any, store: Any, variables: list[Any]) -> bool:
     extents = [[static(extent) for extent in b.shape] for b in (load.source, store.buffer)]
     if extents[0] == extents[1] and _is_at(load.indices, variables, load.source.shape):
         return True
-    if None in extents[0] or math.prod(extents[0]) != math.prod(extents[1]):  # type: ignore[arg-type]
+    read_extents, written_extents = (
+        [extent for extent in each if extent is not None] for each in extents
+    )
+    if [len(read_extents), len(written_extents)] != [len(each) for each in extents]:
+        return False  # one is symbolic
+    if math.prod(read_extents) != math.prod(written_extents):
         return False
-    if len(variables) != len(extents[1]):  # there are loops around that the element has no axis of
+    if len(variables) != len(written_extents):  # loops around that the element has no axis of
         return False
     # The shapes differ, as those of what a reshape makes of the other.
     analyzer = tvm.sym.Analyzer()
-    for variable, extent in zip(variables, extents[1], strict=True):
+    for variable, extent in zip(variables, written_extents, strict=True):
         analyzer.bind(variable, tvm.ir.Range(0, extent))
-    read, written = _number(load.indices, extents[0]), _number(store.indices, extents[1])
-    return bool(analyzer.can_prove_equal(read, written))
+    read = _number(load.indices, read_extents)
+    return bool(analyzer.can_prove_equal(read, _number(store.indices, written_extents)))
 
 
 def _number(indices: Any, extents: Sequence[Any]) -> Any:
