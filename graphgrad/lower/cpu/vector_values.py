@@ -267,13 +267,38 @@ class VectorValues:
         if self._is_true(tirx.Not(holds)):
             return (yield self._plain(false_value, condition))
         if not uses(holds, self._lane):
-            chosen = yield self._plain(true_value, condition)
-            other = yield self._plain(false_value, condition)
-            return tirx.if_then_else(holds, chosen, other)
+            return (yield self._uniform_choice(holds, true_value, false_value, condition))
         holds = self._kept_condition(holds)
         chosen = yield self._plain(true_value, self._both(condition, holds))
         other = yield self._plain(false_value, self._both(condition, tirx.Not(holds)))
         return tirx.Select(holds, chosen, other)
+
+    def _uniform_choice(
+        self, holds: Any, true_value: Expr, false_value: Expr, condition: Any | None
+    ) -> Recursion:
+        """A choice that is the same in all lanes, which branches: what is not chosen reads nothing.
+
+        But what is kept is computed in front of it. Where that may read beside a tensor, its reads
+        are guarded like those of any other choice.
+        """
+        statements, conditions = len(self.statements), len(self._conditions)
+        chosen = yield self._plain(true_value, condition)
+        other = yield self._plain(false_value, condition)
+        if any(map(self._may_read_beside, self.statements[statements:])):
+            del self.statements[statements:], self._conditions[conditions:]
+            kept = self._kept_condition(holds)
+            chosen = yield self._plain(true_value, self._both(condition, kept))
+            other = yield self._plain(false_value, self._both(condition, tirx.Not(kept)))
+        return tirx.if_then_else(holds, chosen, other)
+
+    def _may_read_beside(self, statement: Any) -> bool:
+        """Whether a statement reads, of memory that is not kept, what may not be there."""
+        return any(
+            not self._is_inside(index, static(extent))
+            for load in nodes_in(statement, Load)
+            if not is_among(load.source, self.buffers)
+            for index, extent in zip(load.indices, load.source.shape, strict=True)
+        )
 
     def _condition(self, condition: Any, outer: Any | None) -> Recursion:
         return self._kept_condition((yield self._plain(condition, outer)))
