@@ -36,7 +36,7 @@ from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
 from rounds import Record, Turn, figures_of
-from specs import FAMILIES, SPECS, AnySpec, write
+from specs import FAMILIES, SPECS, Spec, write
 from specs import QUICK as QUICK_MODELS
 from table import table
 from workload import Workload
@@ -61,11 +61,12 @@ HEADER = [
 ]
 
 
-def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
+def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
     """Compare the contenders on one model; a failed one is reported with its error."""
     field = Field(chosen_pace(settings, MOST_STEPS), tell)
     with tempfile.TemporaryDirectory() as folder:
         workload = write(spec, Path(folder))
+        example = list(workload.batch()[0].shape[1:])
         try:
             for name in settings.contenders:
                 say(f"  {name}: first step")
@@ -75,7 +76,7 @@ def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
             ours = records[OURS].median_seconds() if OURS in records else None
             return {
                 "batch": spec.batch,
-                "example": list(spec.example),
+                "example": example,
                 "contenders": {
                     name: figures(field.running[name], records[name], ours)
                     if name in records
@@ -270,7 +271,7 @@ def check_contenders(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         )
 
 
-def chosen_spec(name: str, arguments: argparse.Namespace) -> AnySpec:
+def chosen_spec(name: str, arguments: argparse.Namespace) -> Spec:
     """Return a model's spec with what the command line says otherwise."""
     changes = {"batch": arguments.batch, "width": arguments.width}
     given = {key: value for key, value in changes.items() if value is not None}
