@@ -33,8 +33,10 @@ from typing import Any
 
 from contenders import BEFORE, CONTENDERS, HALVES, INSTRUCTION_SETS, QUICK, in_precision
 from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say, some_of
+from limits import verdicts
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
+from roofline import least_milliseconds, peak
 from rounds import Record, Turn, figures_of
 from specs import FAMILIES, SPECS, Spec, write
 from specs import QUICK as QUICK_MODELS
@@ -51,6 +53,7 @@ HEADER = [
     "model, contender",
     "ms per step",
     "ratio",
+    "roofline",
     "first step s",
     "again s",
     "first MB",
@@ -61,7 +64,9 @@ HEADER = [
 ]
 
 
-def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    spec: Spec, settings: argparse.Namespace, peaks: dict[str, float] | None
+) -> dict[str, Any]:
     """Compare the contenders on one model; a failed one is reported with its error."""
     field = Field(chosen_pace(settings, MOST_STEPS), tell)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,9 +79,11 @@ def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
             check_losses(field.running)
             records = field.compete()
             ours = records[OURS].median_seconds() if OURS in records else None
+            least = None if peaks is None else least_milliseconds(workload.proto(), peaks)
             return {
                 "batch": spec.batch,
                 "example": example,
+                "roofline_ms": least,
                 "contenders": {
                     name: figures(field.running[name], records[name], ours)
                     if name in records
@@ -186,7 +193,7 @@ def report(result: dict[str, Any]) -> str:
                 rows.append([f"  {contender}", "failed", *[""] * (len(HEADER) - 2)])
                 notes.append(f"{name}: {contender} failed: {measured['error']}")
                 continue
-            rows.append([f"  {contender}", *_cells(measured)])
+            rows.append([f"  {contender}", *_cells(measured, entry["roofline_ms"])])
             includes[contender] = f"{contender}: {measured['includes']}"
             if not measured["quiet"]:
                 notes.append(f"{name}: {contender} never had the machine to itself: NOT QUIET")
@@ -196,7 +203,10 @@ def report(result: dict[str, Any]) -> str:
             "",
             *notes,
             *includes.values(),
-            "ratio: time over graphgrad's. first step: import, compilation and one step.",
+            *verdicts(result),
+            "ratio: time over graphgrad's. roofline: time over the least that the operations, in",
+            "their direct form, and the bytes of the model need. first step: import,",
+            "compilation and one step.",
             "again: in a second process, which finds what the first has compiled.",
             "MB: growth of resident memory since libraries were loaded: highest in the process",
             "that compiles; highest in the process that competes, and at the end.",
@@ -206,12 +216,13 @@ def report(result: dict[str, Any]) -> str:
     )
 
 
-def _cells(measured: dict[str, Any]) -> list[str]:
+def _cells(measured: dict[str, Any], roofline: float | None) -> list[str]:
     ratio, memory, turns = (measured[key] for key in ("ratio_to_graphgrad", "memory", "turns"))
     first = measured.get("first_memory")
     return [
         f"{measured['step_ms']:.2f}",
         "" if ratio is None else f"{ratio:.2f}",
+        "" if roofline is None else f"{measured['step_ms'] / roofline:.2f}",
         f"{measured['first_step_seconds']:.1f}",
         f"{again:.1f}" if (again := measured.get("first_step_again_seconds")) else "",
         "" if first is None else f"{first['peak_growth_mb']:.0f}",
@@ -282,10 +293,12 @@ def main() -> None:
     arguments = parse_arguments()
     # Without this, a terminated benchmark would leave stopped processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Of what the processor can do, not of what `--isa` holds the contenders to.
+    peaks = peak(arguments.threads, arguments.clock) if arguments.isa is None else None
     measured = {}
     for name in arguments.models:
         say(name)
-        measured[name] = measure(chosen_spec(name, arguments), arguments)
+        measured[name] = measure(chosen_spec(name, arguments), arguments, peaks)
     given = {**vars(arguments), "before": arguments.before and arguments.before.name}
     settings = {key: value for key, value in given.items() if key != "json"}
     result = {
@@ -293,6 +306,7 @@ def main() -> None:
         "machine": facts(),
         "versions": versions(),
         "settings": settings,
+        "peak": peaks,
         "models": measured,
     }
     print(json.dumps(result, indent=1) if arguments.json else report(result))
