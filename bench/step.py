@@ -43,6 +43,8 @@ from specs import QUICK as QUICK_MODELS
 from table import table
 from workload import Workload
 
+import graphgrad as gg
+
 OURS = "graphgrad"
 _OURS_MODULE = CONTENDERS[OURS][0]
 LOSS_TOLERANCE = 1e-4
@@ -306,6 +308,7 @@ def main() -> None:
         "machine": facts(),
         "versions": versions(),
         "settings": settings,
+        "mcpu": str(gg.target("llvm").attrs["mcpu"]),
         "peak": peaks,
         "models": measured,
     }

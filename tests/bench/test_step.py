@@ -101,16 +101,19 @@ def test_report_names_failures_and_loaded_machines(step):
         "turns": [{"load": 0.75, "step_ms": [12.5]}],
     }
     contenders = {"graphgrad": {"error": "ValueError: no"}, "torch": measured}
+    entry = {"batch": 8, "roofline_ms": 5.0, "contenders": contenders}
     text = step.report(
         {
-            "models": {"net": {"batch": 8, "contenders": contenders}},
+            "models": {"net": entry},
             "machine": {"processor": "P", "cores": 2, "python": "3"},
             "settings": {"threads": 2},
         }
     )
     assert "net: graphgrad failed: ValueError: no" in text
     assert "net: torch never had the machine to itself" in text
-    assert any({"torch", "12.50", "0.75"} <= set(line.split()) for line in text.splitlines())
+    assert any(
+        {"torch", "12.50", "2.50", "0.75"} <= set(line.split()) for line in text.splitlines()
+    )
 
 
 def test_different_initial_losses_end_it(step):
