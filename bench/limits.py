@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def ratcheted(limits: Mapping[str, Any], found: Iterator[Reached]) -> dict[str, 
     for each in found:
         if each.is_quiet and each.is_compiled:
             limit = lowered.setdefault(each.model, {})
-            limit["ratio"] = min(round(each.ratio, 3), limit.get("ratio", each.ratio))
+            limit["ratio"] = min(round(each.ratio, 3), limit.get("ratio", math.inf))
     return dict(sorted(lowered.items()))
 
 

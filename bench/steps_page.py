@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limits import OURS, Reached, reached
+from limits import COMPILED, OURS, Reached, reached
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, RECORDS = DOCS / "faster.md", DOCS / "steps.json"
@@ -27,14 +27,14 @@ HEADER = """\
 # Which models, which processors
 
 *Written by `python bench/steps_page.py` from what `python bench/step.py --json` printed, recorded
-in [steps.json](steps.json); do not edit it.*
+in [steps.json](steps.json); do not edit it.* Only what had the machine to itself is here.
 
 Times of a training step (forward, loss, backward, statistics, SGD with momentum) in milliseconds,
 of the same weights and batch, in turns. *PyTorch* is its best of eager and `torch.compile`, with
 images in either memory format where that was tried; *ratio* is our time over that. *Of roofline*:
 our time over the least that the model's operations and bytes need on that machine. *First step*:
-what we take until the first step is done, cold, over the best's. *Memory*: the growth of resident
-memory at its highest, over the best's.
+what we take until the first step is done, cold, over what `torch.compile` takes, which has to
+compile as well. *Memory*: the growth of resident memory at its highest, over the best's.
 """
 
 COLUMNS = """\
@@ -47,7 +47,7 @@ def recorded(results: list[Mapping[str, Any]], records: Mapping[str, Any]) -> di
     known = {processor: dict(models) for processor, models in records.items()}
     for result in results:
         models = known.setdefault(_processor(result), {})
-        for each in reached(result["models"]):
+        for each in filter(lambda each: each.is_quiet, reached(result["models"])):
             models[each.model] = _record(each, result["models"][each.model])
     return {processor: dict(sorted(models.items())) for processor, models in known.items()}
 
@@ -72,12 +72,17 @@ def _record(found: Reached, entry: Mapping[str, Any]) -> dict[str, Any]:
         "ms": round(ours["step_ms"], 2),
         "best": found.best,
         "best_ms": round(best["step_ms"], 2),
-        "quiet": found.is_quiet,
         "compiled": found.is_compiled,
         "roofline": roofline and round(ours["step_ms"] / roofline, 2),
-        "first_step": round(ours["first_step_seconds"] / best["first_step_seconds"], 2),
+        "first_step": _first_step(entry["contenders"]),
         "memory": _memory(ours, best),
     }
+
+
+def _first_step(contenders: Mapping[str, Any]) -> float | None:
+    """Our time to the first step over that of torch's compiler; None where that did not compete."""
+    seconds = [contenders.get(name, {}).get("first_step_seconds") for name in (OURS, COMPILED)]
+    return round(seconds[0] / seconds[1], 2) if all(seconds) else None
 
 
 def _memory(ours: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
@@ -105,9 +110,6 @@ def _section(processor: str, models: Mapping[str, Any]) -> Iterator[str]:
     yield f"\n{COLUMNS}"
     for name, record in sorted(models.items(), key=lambda item: ratios[item[0]]):
         yield _row(name, record, ratios[name])
-    notes = [name for name, record in models.items() if not record["quiet"]]
-    if notes:
-        yield f"\nMeasured while others used the machine: {', '.join(notes)}."
     eager = [name for name, record in models.items() if not record["compiled"]]
     if eager:
         yield f"\nWithout `torch.compile`: {', '.join(eager)}."
