@@ -65,7 +65,7 @@ def cases():
             yield pytest.param(layer, tile, marks=marks, id=f"{layer}-{tile}")
 
 
-@pytest.mark.parametrize(("layer", "tile"), cases())
+@pytest.mark.parametrize(("layer", "tile"), list(cases()))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("always")
 def test_values(kind, layer, tile, monkeypatch):
