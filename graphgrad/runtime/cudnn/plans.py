@@ -78,7 +78,7 @@ class Plan:
 
 def forbidden_notes(problem: Problem) -> frozenset[Note]:
     """What an engine may not do to the numbers of a problem."""
-    halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in problem.tensors)
+    halves = problem.inputs[0].dtype in ("float16", "bfloat16")
     return _NEVER | (_TRANSFORMED if halves or problem.tf32 else _EXACT)
 
 
@@ -149,7 +149,7 @@ def _candidates(
     problem: Problem, target: Descriptor, passed_over: dict[str, int]
 ) -> Iterator[_Candidate]:
     """Plans in cuDNN's order of preference; counts those that are passed over, by the reason."""
-    graph = operation_graph(problem)
+    graph = operation_graph(problem).descriptor
     forbidden = forbidden_notes(problem)
     for mode in (backend.HEURISTIC_A, backend.HEURISTIC_FALLBACK):
         for config in _configs(graph, mode, target, passed_over):

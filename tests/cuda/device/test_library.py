@@ -103,6 +103,7 @@ def test_a_step_is_that_of_our_kernels(library):
     if library is not None:
         ops = {each.op for each in library.computed}
         assert ops == {"conv_forward", "conv_weight_gradient", MATMUL}
+        assert any(each.epilogue for each in library.computed)
         weights = [each.weights for each in library.computed if each.op != MATMUL]
         # In memory as tensor cores want them: channels innermost.
         assert {each.strides[1] for each in weights} == {1}
