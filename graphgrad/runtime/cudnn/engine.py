@@ -20,7 +20,7 @@ import tvm_ffi
 from ..cudart import set_device
 from . import plans
 from .backend import Attribute, CudnnError, Descriptor, Kind, Type, check, library
-from .graphs import ALIGNMENT, operation_graph
+from .graphs import ALIGNMENT
 from .plans import Plan
 from .problem import TensorForm
 
@@ -103,13 +103,16 @@ def _loaded(text: str, index: int, workspace: int) -> _Loaded:
     or cuDNN refuses it: it takes plans alone of devices that are alike to the number of the driver.
     """
     plan, device = Plan.from_json(text), _device(index)
-    numbers = operation_graph(plan.problem).constants
-    constants = {number: ctypes.c_float(value) for number, value in numbers.items()}
     if plan.workspace <= workspace:
         with contextlib.suppress(CudnnError):
-            return _Loaded(plan, plans.load(plan, device.properties), constants)
+            return _with_constants(plan, plans.load(plan, device.properties))
     plan = plans.make_plan(plan.problem, device.properties, device.architecture, workspace)
-    return _Loaded(plan, plans.load(plan, device.properties), constants)
+    return _with_constants(plan, plans.load(plan, device.properties))
+
+
+def _with_constants(plan: Plan, executable: Descriptor) -> _Loaded:
+    constants = {number: ctypes.c_float(value) for number, value in plan.constants}
+    return _Loaded(plan, executable, constants)
 
 
 def _check_forms(plan: Plan, tensors: Sequence[Any]) -> None:
