@@ -38,7 +38,7 @@ POINTWISE = {
     "subtract": 9,
     "abs": 10,
     "exp": 13,
-    "log": 14,
+    "log": 15,
     "negative": 16,
     "rsqrt": 17,
     "erf": 20,
