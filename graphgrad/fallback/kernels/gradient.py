@@ -28,7 +28,15 @@ from .expressions import (
     kernel_of,
 )
 from .extents import rename_extent
-from .saved import NARROW_DTYPES, elements, is_worth, widen_saved, work_of, worth_saving
+from .saved import (
+    NARROW_DTYPES,
+    elements,
+    is_worth,
+    most_elements,
+    widen_saved,
+    work_of,
+    worth_saving,
+)
 from .shared import shared_stages
 
 Source = tuple[Literal["input", "output", "cotangent", "shared"], int]
@@ -286,12 +294,12 @@ class _Derivation:
 
     def _keep_step_sums(self, arguments: Sequence[te.Tensor]) -> list[te.Tensor]:
         """Let scans keep the sums of their steps that are to be saved, and return these."""
-        largest = max(elements(tensor) for tensor in [*self.outputs, *arguments])
+        most = most_elements(self.outputs, arguments)
 
         def is_worth_keeping(tensor: te.Tensor) -> bool:
             size = elements(tensor)
             is_narrow = str(tensor.dtype) in NARROW_DTYPES
-            return not is_narrow and size <= largest and is_worth(work_of(tensor.op), size)
+            return not is_narrow and size <= most and is_worth(work_of(tensor.op), size)
 
         count, all_tensors = len(self.outputs), [*self.outputs, *self._gradients]
         kept, sums = keep_step_sums(all_tensors, self.outputs, self._steps, is_worth_keeping)

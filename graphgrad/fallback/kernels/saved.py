@@ -4,7 +4,8 @@ What costs memory is weighed against what costs work, stage by stage, what is re
 first. A tensor is saved if computing it again, from what is saved already, evaluates at least
 `_EVALUATIONS_PER_STORE` bodies for each of its elements: a sum, a mean, the states of a recurrence.
 An elementwise map does not: it is computed again, in the kernel that reads it. Nothing is saved
-that is larger than the largest tensor that the forward kernel takes or gives.
+that is larger than the largest tensor that the forward kernel takes or gives; or, beside the states
+of a recurrence, than a few times these: the gates of a cell are as large as several states.
 
 What a reduction of float16 or bfloat16 adds up in float32 is saved in float32. Other intermediates
 of these dtypes are not saved: kernels keep those of bfloat16 in float32, too.
@@ -31,6 +32,7 @@ from ..graph import (
 from ..indices.linear_system import element_axes
 from ..lowering.wide_reductions import widen_reduction
 from ..reductions.reduce import stage_axes
+from ..scans.kept import MAX_KEPT_PER_STATE
 from ..walk import identity, tensor_key
 
 _EVALUATIONS_PER_STORE = 4
@@ -68,7 +70,7 @@ def worth_saving(
         for op in operations(*gradients, above=outputs)
         if identity(op) in forward and not isinstance(op, te.PlaceholderOp)
     ]
-    largest = max(elements(tensor) for tensor in [*outputs, *arguments])
+    most = most_elements(outputs, arguments)
     at_hand = {tensor_key(tensor) for tensor in outputs}
     work = Work(at_hand)
     chosen: list[te.Tensor] = []
@@ -78,12 +80,27 @@ def worth_saving(
             if tensor_key(tensor) in at_hand:
                 continue
             size = elements(tensor)
-            if _may_be_stored(tensor) and size <= largest and is_worth(evaluations, size):
+            if _may_be_stored(tensor) and size <= most and is_worth(evaluations, size):
                 chosen.append(tensor)
                 at_hand.add(tensor_key(tensor))
     # What is behind a tensor that was chosen later may be read no more.
     still_read = _read(gradients, [*outputs, *chosen])
     return [tensor for tensor in chosen if tensor_key(tensor) in still_read]
+
+
+def most_elements(outputs: Sequence[te.Tensor], arguments: Sequence[te.Tensor]) -> int:
+    """How many elements a tensor that is saved has at most.
+
+    Parameters
+    ----------
+    outputs : sequence of Tensor
+        What the forward kernel returns.
+    arguments : sequence of Tensor
+        What it takes.
+    """
+    states = [tensor for tensor in outputs if isinstance(tensor.op, te.ScanOp)]
+    largest = max(elements(tensor) for tensor in [*outputs, *arguments])
+    return max(largest, MAX_KEPT_PER_STATE * sum(map(elements, states)))
 
 
 class Work:

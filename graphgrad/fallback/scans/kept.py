@@ -24,7 +24,7 @@ _MAX_REPEATED_OPERATIONS = 12
 """Operations on floats up to which cotangents are computed again. Chosen, not measured: a pass over
 memory takes about as long as that many operations on its elements."""
 
-_MAX_KEPT_PER_STATE = 8
+MAX_KEPT_PER_STATE = 8
 """How many elements are kept for each element of the states that are carried, at most."""
 
 
@@ -72,7 +72,7 @@ def worth_keeping(
         What is computed outside of the scan in reverse.
     """
     elements = sum(_elements_of_step(tensor) for tensor in kept)
-    if not kept or elements > _MAX_KEPT_PER_STATE * sum(map(_elements_of_step, carried)):
+    if not kept or elements > MAX_KEPT_PER_STATE * sum(map(_elements_of_step, carried)):
         return False
     sums = [tensor for op in order if is_reduction(op) for tensor in outputs_of(op)]
     behind = operations(*kept, above=[*given, *sums])

@@ -13,7 +13,7 @@ from tvm import te, tirx
 from ...errors import ArgumentError
 from ...tvm_fixes.hooks import compute_stage
 from ..common_subexpressions import shared
-from ..graph import Operation, outputs_of, rebuild_reduction
+from ..graph import STOP_GRADIENT, Operation, outputs_of, rebuild_reduction, stops_gradient
 from ..guarded import within
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
@@ -122,15 +122,19 @@ def stage_of(op: Operation) -> Stage:
 
 def _lasting_attributes(op: Any) -> Mapping[str, Any]:
     """The attributes of a stage that hold for any part of it."""
-    kind = kind_of(op)
-    if kind is None or kind in _LASTING_KINDS:
-        return {} if kind is None else dict(op.attrs)
-    return _general_attributes(op)
+    return dict(op.attrs) if kind_of(op) in _LASTING_KINDS else _general_attributes(op)
 
 
 def _general_attributes(op: Any) -> Mapping[str, Any]:
-    """The attributes of a derived stage of which no more is known than whether it sums."""
-    return marked(Kind.REDUCE if isinstance(op.body[0], tirx.Reduce) else Kind.MAP)
+    """The attributes of a stage of which no more is known than whether it sums.
+
+    That is written on derived stages alone; whether a stage passes cotangents on, on any.
+    """
+    stopping = {STOP_GRADIENT: 1} if stops_gradient(op) else {}
+    if kind_of(op) is None:
+        return stopping
+    kind = Kind.REDUCE if isinstance(op.body[0], tirx.Reduce) else Kind.MAP
+    return {**marked(kind), **stopping}
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,12 @@ class _Compute(Stage):
 
     @property
     def is_view(self) -> bool:
-        return len(self.axes) == self.spatial and len(self.roots) == 1 and is_load(self.roots[0])
+        return (
+            len(self.axes) == self.spatial
+            and len(self.roots) == 1
+            and is_load(self.roots[0])
+            and not stops_gradient(self.op)
+        )
 
     def at(self, position: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
         values = [
@@ -164,8 +173,8 @@ class _Compute(Stage):
         guards = [(condition, True) for condition in conditions]
         # The condition and the start values of a reduction stay as they are.
         values = [within(guards, r, tirx.const(0, str(r.ty))) for r in self.roots[:count]]
-        attributes = _general_attributes(self.op) if self.attributes else {}
-        return replace(self, roots=[*values, *self.roots[count:]], attributes=attributes)
+        roots = [*values, *self.roots[count:]]
+        return replace(self, roots=roots, attributes=_general_attributes(self.op))
 
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
         spatial, reduced = self.axes[: self.spatial], self.axes[self.spatial :]

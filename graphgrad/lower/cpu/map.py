@@ -29,6 +29,11 @@ _MIN_FUSED = 256
 """Elements of the innermost loops, where they are fused no further than need be."""
 
 
+def is_step(small: int) -> bool:
+    """Whether what is scheduled is a step of a loop over time, that threads share."""
+    return small == SMALL_STEP
+
+
 def schedule_map(sch: Schedule, stage: Stage, processor: Processor, small: int = SMALL) -> None:
     """Run the outer loops in parallel and vectorize the innermost one.
 

@@ -1,11 +1,10 @@
 """The schedule of a kernel for processors, chosen by the structure of its stages.
 
 Maps are inlined; stages are regrouped (`_REGROUPED`) and taken apart (`_TAKEN_APART`). Then each
-stage is handled by the first of these that applies: the kernel's chain of rows, if the stage is in
-it; a nest in vectors, if it reads where data choose or has borders; a Winograd nest, where that is
-cheaper; a contraction's nest; a permutation's nest; one of dot products; TVM's scheduling
-primitives. When all scheduling is done the nests replace their stages, then the chain
-does, then buffer views are joined.
+stage is handled by the first of these that applies: a chain of rows, if the stage is in one; a nest
+in vectors, if it reads where data choose or has borders; a Winograd nest, where that is cheaper; a
+contraction's nest; a permutation's nest; one of dot products; TVM's scheduling primitives. When all
+scheduling is done the nests replace their stages, then the chains do, then buffer views are joined.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tvm.s_tir import Schedule, ScheduleError
 
 from ...fallback.lowering.wide_floats import is_rounded, widen_bfloat16
 from ...ir.kernel_rewrite import replace_statements
-from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of
+from ...ir.kernel_structure import Stage, is_among, stages, statements_of
 from ...ir.passes import Phase, Pipeline, compiler_pass
 from ...ir.visits import nodes_in
 from ..kernels.blocked_sums import sum_in_blocks
@@ -30,6 +29,7 @@ from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from ..kernels.shared_values import share_values
+from ..kernels.unique_bindings import schedule_of
 from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
@@ -41,7 +41,7 @@ from .permutation import nest_of as permutation_nest_of
 from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
 from .residues import split_residues
-from .rowwise import Chain, chain_of, emit, insert_chain
+from .rowwise import Accesses, Chain, chains_of, emit, insert_chain
 from .selections import select_values
 from .split_axes import split_axes
 from .split_reduction import split_reductions
@@ -197,7 +197,7 @@ def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
     """A schedule of a kernel; None if TVM refuses it, as what inlining may leave."""
     try:
-        return Schedule(func)
+        return schedule_of(func)
     except tvm.error.InternalError:
         return None
 
@@ -218,14 +218,14 @@ def _schedule_stages(
     borders = borders_of(kernel_stages, unshared, blocks)
     arguments, lasting = list(func.params), lasting_parameters(func)
     rounded = _rounded_buffers(func, views)
-    chain = _chain(kernel_stages, blocks, unshared, processor, views, small)
+    chains = chains_of(kernel_stages, blocks, unshared, processor, small, Accesses(views))
     statements = {stage_name(each): each for each in statements_of(sch.mod["main"].body.block.body)}
     nests: dict[str, Any] = {}
     nest_epilogues: list[Epilogue] = []
     remaining = kernel_stages
     while remaining:
         stage, *remaining = remaining
-        if chain and chain.has(stage.name):
+        if _in_chain(stage, chains):
             continue
         if serves(stage, processor) and (
             nest := vector_nest(statements[stage.name], processor, small)
@@ -233,7 +233,7 @@ def _schedule_stages(
             nests[stage.name] = nest
             continue
         epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]
-        epilogues = [e for e in epilogues if not (chain and chain.has(e.stage.name))]
+        epilogues = [e for e in epilogues if not _in_chain(e.stage, chains)]
         remaining = [s for s in remaining if not any(s is e.stage for e in epilogues)]
         # A nest has one result, and so one epilogue at most.
         epilogue = next(iter(epilogues), None)
@@ -255,14 +255,19 @@ def _schedule_stages(
     # Padded copies whose readers now read the original are replaced by nothing.
     nests.update(dict.fromkeys(unread(kernel_stages, nests, borders)))
     # The nests of contractions add up in their own way.
-    left = {*nests, *(stage.name for stage in kernel_stages if chain and chain.has(stage.name))}
+    left = {*nests, *(stage.name for stage in kernel_stages if _in_chain(stage, chains))}
     root = replace_stages(_sum_in_blocks(sch.mod["main"].body, left), nests, nest_epilogues)
-    if chain is None:
-        return root
-    # Only buffers whose layout is final may be read beyond the end of an axis.
-    flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
-    rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
-    return insert_chain(root, chain, sum_in_blocks(emit(chain, processor, rigid)))
+    for chain in chains:
+        # Only buffers whose layout is final may be read beyond the end of an axis.
+        flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]
+        rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
+        root = insert_chain(root, chain, sum_in_blocks(emit(chain, processor, rigid)))
+    return root
+
+
+def _in_chain(stage: Stage, chains: Sequence[Chain]) -> bool:
+    """Whether a stage is computed by one of some chains."""
+    return any(chain.has(stage.name) for chain in chains)
 
 
 def _rounded_buffers(func: tirx.PrimFunc, views: Sequence[BufferView]) -> list[Any]:
@@ -288,26 +293,6 @@ def _sum_in_blocks(root: Any, left: Collection[str]) -> Any:
         for statement in statements_of(root.block.body)
     ]
     return replace_statements(root, body, root.block.alloc_buffers)
-
-
-def _chain(
-    kernel_stages: list[Stage],
-    blocks: dict[str, Any],
-    unshared: list[Any],
-    processor: Processor,
-    views: Sequence[BufferView],
-    small: int,
-) -> Chain | None:
-    """The chain of rows of a kernel; None if it has none.
-
-    A stage that reads a buffer with views reads what other stages store to the views, which the
-    proof of a chain would not see: then there is no chain. `unshared` are the kernel's own buffers
-    that are no views.
-    """
-    bases = [view.base for view in views]
-    if any(is_among(buffer_of(load), bases) for stage in kernel_stages for load in stage.loads):
-        return None
-    return chain_of(kernel_stages, blocks, unshared, processor, small)
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -8,7 +8,7 @@ again than to compute it where it is read.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,11 @@ class Sunk:
 
 
 def sink_maps(
-    front: Sequence[Any], step: Sequence[Any], time: Any, movable: Collection[Any]
+    front: Sequence[Any],
+    step: Sequence[Any],
+    time: Any,
+    movable: Collection[Any],
+    pays: Callable[[Stage], bool] = lambda _: True,
 ) -> Sunk:
     """The steps of a loop with the maps in front of it of which they read one row each.
 
@@ -70,6 +74,8 @@ def sink_maps(
     time : Var
     movable : collection of Buffer
         What only the stages in front and the step access, and nothing else stores to.
+    pays : callable
+        Whether to move a map, which is given for all times.
     """
     stored = [s.buffer for nest in step for s in nodes_in(nest, tirx.BufferStore)]
     stores = Counter(s.buffer for nest in front for s in nodes_in(nest, tirx.BufferStore))
@@ -84,7 +90,7 @@ def sink_maps(
     for nest in reversed(front):
         left.insert(0, nest)
         stage = stage_of(nest)
-        if stage is None or not _is_movable_map(nest, stage, movable, stored):
+        if stage is None or not _is_movable_map(nest, stage, movable, stored) or not pays(stage):
             continue
         buffer = stage.stores[0].buffer
         # The first row of a state is stored in front of the loop, too.

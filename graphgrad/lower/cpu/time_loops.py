@@ -8,20 +8,24 @@ over time may be inside each other, and the outermost inside loops over lanes (s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_rewrite import replace_realized, replace_statements
+from ...ir.kernel_rewrite import replace_block, replace_realized, replace_statements
 from ...ir.kernel_structure import (
     Load,
+    Stage,
     buffer_of,
     is_among,
     loop_nest,
     statements_of,
     uses,
+    volume,
 )
 from ...ir.loops import block, sequence, within
 from ...ir.visits import nodes_in, replace_nodes
@@ -33,6 +37,8 @@ from .map import SMALL, SMALL_STEP
 from .parallel_loops import parallelize_loops
 from .plain_indices import simplify_indices
 from .rows import Inseparable, Rows, separate_rows
+from .rowwise import MIN_STEP_ROWS
+from .sink_maps import sink_maps
 from .step_parts import Part, Run, TimeLoop, own_buffers, parts_of
 from .tuning import Processor
 
@@ -81,8 +87,50 @@ def schedule_time_loops(
         return None
     whole = all_in_lanes(parts, buffers, processor)
     in_lanes, left = ([whole], []) if whole else with_lanes(parts, buffers, processor)
-    statements, left = _scheduled(in_lanes, left, [], processor, schedule)
+    sunk, left = _with_sunk_maps(in_lanes, left)
+    statements, left = _scheduled(sunk, left, [], processor, schedule)
     return func.with_body(replace_statements(root, statements, left))
+
+
+def _with_sunk_maps(
+    parts: Sequence[Part | Lanes], buffers: Sequence[Any]
+) -> tuple[list[Part | Lanes], list[Any]]:
+    """Parts of a kernel in which loops over time compute the large maps in front of them.
+
+    Behind them what is still allocated of some buffers. A step computes them in its chains of rows
+    (see `rowwise`), where they need no barrier; for all times they would take room, and time to be
+    written and read. Loops of anything but one run of stages stay as they are.
+
+    Parameters
+    ----------
+    parts : sequence of Part or Lanes
+    buffers : sequence of Buffer
+        What the block around the parts allocates.
+    """
+    result, left = list(parts), list(buffers)
+    for number, (front, loop) in enumerate(pairwise(parts), 1):
+        if not isinstance(front, Run) or not isinstance(loop, TimeLoop):
+            continue
+        others = [part for part in parts if part is not front and part is not loop]
+        used_elsewhere = {var for other in others for var in names_of(other)}
+        movable = [buffer for buffer in left if buffer not in used_elsewhere]
+        inner, own = parts_of(loop.block, [loop.time])
+        if len(inner) != 1 or not isinstance(inner[0], Run):
+            continue
+        sunk = sink_maps(front.nests, inner[0].nests, loop.time, movable, _is_large)
+        front.nests = sunk.left
+        step = replace_block(
+            loop.block, body=sequence(*sunk.step), alloc_buffers=[*own, *sunk.rows]
+        )
+        result[number] = replace(loop, block=step)
+        left = [buffer for buffer in left if not is_among(buffer, sunk.unused)]
+    return [part for part in result if not isinstance(part, Run) or part.nests], left
+
+
+def _is_large(stage: Stage) -> bool:
+    """Whether a map has rows, in each step, that threads share."""
+    _, *axes = stage.axes
+    return volume(axes) >= SMALL_STEP and volume(axes[:-1]) >= MIN_STEP_ROWS
 
 
 def _scheduled(

@@ -11,7 +11,6 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import Schedule
 
 from ...ir.kernel_structure import (
     Axis,
@@ -28,6 +27,7 @@ from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
+from ..kernels.unique_bindings import schedule_of
 from .columns import columns_step
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .joint_launches import join_launches
@@ -51,7 +51,7 @@ def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFun
     kernel_stages = stages(func)
     if kernel_stages is None or not any(stage.reduced for stage in kernel_stages):
         return None
-    sch = Schedule(func)
+    sch = schedule_of(func)
     for stage in inline_maps(sch, may_repeat, _MAX_READERS):
         cut_long_sums(sch, stage)
     kernel = _Kernel(sch.mod["main"])
@@ -65,7 +65,7 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     """The PrimFunc with every stage bound to threads; None if it is not made of stages."""
     if stages(func) is None:
         return None
-    sch = Schedule(func)
+    sch = schedule_of(func)
     inline_maps(sch, may_repeat, _MAX_READERS)
     return _Kernel(join_reductions(sch.mod["main"])).launched()
 

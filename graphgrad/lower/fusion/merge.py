@@ -8,13 +8,14 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.s_tir import Schedule, renew_defs
+from tvm.s_tir import renew_defs
 
 from ...ir.kernel_rewrite import rename_blocks
 from ...ir.kernel_structure import stages, statements_of, substitute_values
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
+from ..kernels.unique_bindings import schedule_of
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
     kernel_stages = stages(kernel)
     if kernel_stages is None or any(stage.reduced for stage in kernel_stages):
         return None
-    sch = Schedule(kernel)
+    sch = schedule_of(kernel)
     inlined_stages = inline_maps(sch, lambda *_: True)
     # One kernel may be merged with several: each time its variables are others.
     return renew_defs(kernel.with_body(sch.mod["main"].body)) if len(inlined_stages) == 1 else None

@@ -10,7 +10,6 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir import Schedule
 
 from ...ir.kernel_calls import (
     arguments_of,
@@ -24,6 +23,7 @@ from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import are_siblings, may_join
+from ..kernels.unique_bindings import schedule_of
 from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
@@ -130,7 +130,7 @@ class _SiblingFusion:
         kernel_stages = stages(func) if isinstance(func, tirx.PrimFunc) else None
         if not kernel_stages or sum(bool(stage.reduced) for stage in kernel_stages) != 1:
             return None
-        sch = Schedule(func)
+        sch = schedule_of(func)
         # A map may remain behind the reduction: then the kernel is not only a reduction.
         inlined_stages = inline_maps(sch, self._may_repeat)
         if not inlined_stages[-1].reduced or not may_join(inlined_stages[-1]):

@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import ScheduleError
 
 from ...ir.kernel_calls import (
     arguments_of,
@@ -29,11 +29,12 @@ from ...ir.passes import Phase, compiler_pass
 from ..cpu.contraction import blocks_of
 from ..cpu.group_vectors import vectorize_groups
 from ..cpu.plain_indices import simplify_indices
-from ..cpu.rowwise import chain_of, is_by_rows, rows_reduced
+from ..cpu.rowwise import chains_of, is_by_rows, rows_reduced
 from ..cpu.split_axes import split_axes
 from ..cpu.tuning import Processor
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import MayRepeat, inline_maps
+from ..kernels.unique_bindings import schedule_of
 from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
@@ -262,7 +263,7 @@ class _Kernels:
         if variable not in self._inlined:
             kernel = self._kernel(variable)
             try:
-                sch = Schedule(kernel)
+                sch = schedule_of(kernel)
                 inline_maps(sch, self._may_repeat)
                 kernel = simplify_indices(kernel.with_body(sch.mod["main"].body))
             except (ScheduleError, tvm.error.InternalError):
@@ -275,9 +276,9 @@ class _Kernels:
         kernel, _ = split_axes(vectorize_groups(kernel))
         kernel_stages = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
-        chain = chain_of(kernel_stages, blocks_of(kernel.body), internal, self._processor)
-        return chain is not None and all(
-            chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
+        chains = chains_of(kernel_stages, blocks_of(kernel.body), internal, self._processor)
+        return len(chains) == 1 and all(
+            chains[0].has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
             for stage in kernel_stages
         )
 

@@ -91,6 +91,27 @@ def test_nothing_larger_than_the_arguments_is_saved(depth, expected):
     assert saved(scores(x, y), x, y) == expected
 
 
+@pytest.mark.parametrize(("gates", "expected"), [(8, True), (9, False)])
+def test_beside_states_a_few_times_their_elements_are_saved(gates, expected):
+    """The products of the inputs of a cell are larger than all that it takes and gives."""
+    steps, width = 12, 4
+    x, w = placeholder("x", steps, width), placeholder("w", width, gates * width)
+    k = te.reduce_axis((0, width), name="k")
+    product = te.compute(
+        (steps, gates * width), lambda t, i: te.sum(x(t, k) * w(k, i), axis=k), name="product"
+    )
+    state = placeholder("state", steps, width)
+    update = te.compute(
+        (steps, width),
+        lambda t, i: te.tanh(
+            state(t - 1, i) + sum(te.sin(product(t, i + n * width)) for n in range(gates))
+        ),
+    )
+    start = te.compute((1, width), lambda _, i: x(0, i))
+    found = saved(te.scan(start, update, state), x, w)
+    assert (("product", [steps, gates * width]) in found) == expected
+
+
 def test_sum_over_a_symbolic_extent_is_saved():
     x = te.placeholder((te.var("n", "int64"), te.var("m", "int64")), "float64", name="x")
     output = normalized(x)

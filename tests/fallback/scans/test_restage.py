@@ -6,6 +6,7 @@ from tvm import te, tirx, topi
 
 from graphgrad.errors import ArgumentError
 from graphgrad.fallback.gradient import te_gradient
+from graphgrad.fallback.graph import stop_gradient, stops_gradient
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.kinds import Kind, kind_of
 from graphgrad.fallback.scans.restage import like, stage_of
@@ -103,6 +104,16 @@ def test_conditions_take_a_contraction_its_kind():
     assert kind_of(contraction.op) is Kind.CONTRACTION
     assert kind_of(stage.built()[0].op) is Kind.CONTRACTION
     assert kind_of(stage.where([stage.axes[0].var < 3]).built()[0].op) is Kind.REDUCE
+
+
+def test_a_stage_that_stops_gradients_does_so_in_part_and_is_no_view():
+    time = Axis(te.var("t"), tirx.const(0, "int32"), tirx.const(3, "int32"))
+    for tensor in (squares(), topi.transpose(X), te_gradient(squares(), X)[0]):
+        stage = stage_of(stop_gradient(tensor).op)
+        parts = [stage, stage.at({0: tirx.const(1, "int32")}, []), stage.stacked(time)]
+        parts.append(stage.where([stage.axes[0].var < 3]))
+        assert all(stops_gradient(part.built()[0].op) for part in parts)
+        assert not stage.is_view and not stops_gradient(stage_of(tensor.op).built()[0].op)
 
 
 def test_only_a_stage_of_one_load_is_a_view():

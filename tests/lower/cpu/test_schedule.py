@@ -92,7 +92,7 @@ def test_what_tvm_refuses_to_take_apart_is_scheduled_whole(monkeypatch):
             raise tvm.error.InternalError("no")
         return Schedule(func)
 
-    monkeypatch.setattr(cpu, "Schedule", schedule)
+    monkeypatch.setattr(cpu, "schedule_of", schedule)
     result = run([x], [merged])
     result.agree()
     assert len(asked) > 1

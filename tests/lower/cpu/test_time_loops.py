@@ -5,6 +5,8 @@ from tvm import te, tirx
 
 import graphgrad as gg
 from graphgrad.fallback.scans.checkpoints import as_single_row
+from graphgrad.lower.cpu.tuning import processor_of
+from graphgrad.lower.target import target
 from tests.lower import kernel_programs
 from tests.lower.kernel_programs import run
 
@@ -90,8 +92,10 @@ def test_panels_of_a_weight_are_filled_once_in_front_of_the_loop(monkeypatch):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_single_row_reads_panels_of_a_large_weight(transposed):
-    """No step is worth a copy; all of them are."""
+def test_a_single_row_reads_panels_of_a_large_weight(transposed, monkeypatch):
+    """No step is worth a copy; all of them are, where rows crowd in few cache sets."""
+    unit = processor_of(target({"kind": "llvm", "mcpu": "znver5"}))
+    monkeypatch.setattr(kernel_programs, "UNIT", unit)
     hidden = 1024  # more than a core's cache holds, on every processor
     x, w = tensor(STEPS + 1, 1, hidden, name="x"), tensor(hidden, hidden, name="w")
     k = te.reduce_axis((0, hidden), name="k")
@@ -165,3 +169,63 @@ def test_states_that_read_what_others_have_become():
     runs = run([x, w, *firsts], states, make=gg.fallback.create_prim_func)
     runs.agree()
     assert "registers" in step_of(runs)
+
+
+def normed_cell(rows, width, product_in_front):
+    """A cell with norms of rows, whose input goes through maps that two stages read."""
+    x, w = tensor(STEPS + 1, rows, width), tensor(width, width, name="w")
+    gate = te.compute(x.shape, lambda *at: te.sigmoid(x(*at)), name="gate")
+
+    def normed(read):
+        k = te.reduce_axis((0, width), "k")
+        total = te.compute(read.shape[:2], lambda t, i: te.sum(read[t, i, k], axis=k), name="total")
+        mean = te.compute(total.shape, lambda *at: total(*at) / width, name="mean")
+        return te.compute(
+            read.shape, lambda t, i, j: read[t, i, j] - mean[t, i] * gate[t, i, j], name="normed"
+        )
+
+    def update(state):
+        before = te.compute(state.shape, lambda t, *at: state(t - 1, *at), name="before")
+        read = normed(before) if product_in_front else before
+        k = te.reduce_axis((0, width), "k")
+        of_state = te.compute(
+            state.shape, lambda t, i, j: te.sum(read[t, i, k] * w[k, j], axis=k), name="product"
+        )
+        scaled = te.compute(state.shape, lambda *at: of_state(*at) * 0.1, name="scaled")
+        after = normed(scaled)
+        return te.compute(state.shape, lambda *at: te.tanh(after(*at) + gate(*at)), name="next")
+
+    first, states = scan(update, rows, width)
+    return [x, w, first], states
+
+
+@pytest.mark.parametrize("product_in_front", [False, True])
+def test_norms_and_gates_are_chains_of_rows_in_front_of_products_and_behind(product_in_front):
+    inputs, states = normed_cell(16, 512, product_in_front)
+    runs = run(inputs, [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert step_of(runs).count('T.sblock("task")') == 1 + product_in_front
+    # Gates are computed in the steps, in a buffer of a row.
+    front, _, step = runs.text.partition("T.axis.opaque")
+    assert "sigmoid" in step and "sigmoid" not in front
+
+
+def test_maps_in_front_of_small_steps_stay_there():
+    inputs, states = normed_cell(1, 512, False)
+    runs = run(inputs, [states], make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert "sigmoid" in runs.text.partition("T.axis.opaque")[0]
+
+
+@pytest.mark.parametrize("rows, is_chain", [(3, False), (4, True)])
+def test_maps_of_a_step_share_a_loop_over_a_few_rows(rows, is_chain):
+    """Two states, of which the second is a map of what the first has become."""
+    firsts = [tensor(rows, 2048, name=f"first_{name}") for name in "ab"]
+    a, b = (tensor(STEPS + 1, rows, 2048, name=name) for name in "ab")
+    # What all read of one element keeps a thread from going through all times.
+    next_a = te.compute(a.shape, lambda t, *at: te.tanh(a(t - 1, *at) + b(t - 1, 0, 0)), name="a")
+    next_b = te.compute(a.shape, lambda *at: te.sigmoid(next_a(*at)), name="b")
+    states = te.scan([as_single_row(first) for first in firsts], [next_a, next_b], [a, b])
+    runs = run(firsts, states, make=gg.fallback.create_prim_func)
+    runs.agree()
+    assert ('T.sblock("task")' in step_of(runs)) == is_chain

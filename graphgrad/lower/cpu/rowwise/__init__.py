@@ -4,7 +4,16 @@
 writes that loop.
 """
 
-from .chain import Chain, chain_of, insert_chain, is_by_rows, rows_reduced
+from .chain import MIN_STEP_ROWS, Accesses, Chain, chains_of, insert_chain, is_by_rows, rows_reduced
 from .emit import emit
 
-__all__ = ["Chain", "chain_of", "emit", "insert_chain", "is_by_rows", "rows_reduced"]
+__all__ = [
+    "MIN_STEP_ROWS",
+    "Accesses",
+    "Chain",
+    "chains_of",
+    "emit",
+    "insert_chain",
+    "is_by_rows",
+    "rows_reduced",
+]

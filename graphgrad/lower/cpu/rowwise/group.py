@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ....ir.kernel_structure import buffer_of, substitute_values
-from .chain import Chain, Part, Role
+from .chain import Accesses, Chain, Part, Role
 
 _MAX_RESULTS = 4
 """The most results of a group: each accumulator takes registers."""
@@ -22,14 +22,14 @@ def groups(chain: Chain) -> list[list[Part]]:
     """
     result: list[list[Part]] = []
     for part in chain.parts:
-        if result and _fits(part, result[-1]):
+        if result and _fits(part, result[-1], chain.accesses):
             result[-1].append(part)
         else:
             result.append([part])
     return result
 
 
-def _fits(part: Part, group: list[Part]) -> bool:
+def _fits(part: Part, group: list[Part], accesses: Accesses) -> bool:
     """Whether a stage can share the loop along the row of a group."""
     inner = [axis.extent for axis in part.inner]
     if inner != [axis.extent for axis in group[0].inner]:
@@ -37,15 +37,23 @@ def _fits(part: Part, group: list[Part]) -> bool:
     if not inner:
         return True  # Stages of one number per row have no loop whose order could matter.
     few = sum(len(member.stage.stores) for member in (*group, part)) <= _MAX_RESULTS
-    return few and all(_reads_where_written(part, member) for member in group)
+    return few and all(_reads_where_written(part, member, accesses) for member in group)
 
 
-def _reads_where_written(reader: Part, writer: Part) -> bool:
+def _reads_where_written(reader: Part, writer: Part, accesses: Accesses) -> bool:
     """Whether a stage reads of another's results only the element of the same iteration."""
     for store in writer.stage.stores:
-        loads = [load for load in reader.stage.loads if buffer_of(load).same_as(store.buffer)]
-        # A reduction's result is complete only after the loop.
+        real = accesses.real_buffer(store.buffer)
+        loads = [
+            load
+            for load in reader.stage.loads
+            if accesses.real_buffer(buffer_of(load)).same_as(real)
+        ]
+        # A reduction's result is complete only after the loop; by another view, an element is read
+        # that another iteration may store.
         if loads and writer.role is not Role.MAP:
+            return False
+        if any(not buffer_of(load).same_as(store.buffer) for load in loads):
             return False
         written = _in_terms_of(store.indices, writer, writer)
         if not all(_is_same(_in_terms_of(load.indices, reader, writer), written) for load in loads):

@@ -1,0 +1,43 @@
+"""Schedules of kernels in whose expressions variables are bound several times.
+
+Where a bound value was put in for several reads, as inlining does, each of its copies binds the
+same variables. TVM makes no schedule of such a kernel.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import Schedule
+
+from ...fallback.walk import identity
+from ...ir.kernel_structure import substitute_values
+from ...ir.visits import nodes_in, replace_nodes
+
+
+def schedule_of(func: tirx.PrimFunc) -> Schedule:
+    """A schedule of a kernel, in which each binding of an expression has a variable of its own.
+
+    Raises
+    ------
+    tvm.error.InternalError
+        TVM refuses the kernel.
+    """
+    return Schedule(bind_each_once(func))
+
+
+def bind_each_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel in which no two expressions bind the same variable."""
+    bound = [identity(let.var) for let in nodes_in(func.body, prim.Let)]
+    if len(set(bound)) == len(bound):
+        return func
+    seen: set[int] = set()
+
+    def renamed(let: prim.Let) -> prim.Let:
+        if identity(let.var) not in seen:
+            seen.add(identity(let.var))
+            return let
+        var = tirx.Var(let.var.name, let.var.ty)
+        return prim.Let(var, let.value, substitute_values(let.body, {let.var: var}))
+
+    return func.with_body(replace_nodes(func.body, prim.Let, renamed))
