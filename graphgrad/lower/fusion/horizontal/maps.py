@@ -42,16 +42,19 @@ _MAX_CELLS = 16
     },
     because="schedules hide what a map does",
 )
-def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
+def mark_flat_maps(
+    mod: tvm.IRModule, rows_writer: RowsWriter
+) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
     """Mark the kernels that are flat maps with a number; equal kernels get the same.
 
-    Returns the module, and the flat maps by number.
+    Returns the module, and the flat maps by number. Their elements are of types that `rows_writer`
+    takes.
     """
     flat_maps: dict[int, FlatMap] = {}
     numbered: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}
 
     def marked(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
-        kernel_map = flat_map(func)
+        kernel_map = flat_map(func, rows_writer.dtypes)
         if kernel_map is None:
             return func
         same_hash = numbered.setdefault(tvm_ffi.structural_hash(func), [])

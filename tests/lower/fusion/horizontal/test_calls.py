@@ -6,6 +6,7 @@ from tvm import relax, te, tirx
 
 from graphgrad.lower.fusion.horizontal.calls import Calls
 from graphgrad.lower.fusion.horizontal.maps import mark_flat_maps
+from graphgrad.lower.fusion.horizontal.table_rows import TABLE_ROWS
 from tests.lower.programs import machine, random_tensors, tensor_type
 
 
@@ -38,7 +39,7 @@ def called(*types, **in_place):
 
 def members(mod):
     """Return which calls of a module may be joined."""
-    marked, known = mark_flat_maps(mod)
+    marked, known = mark_flat_maps(mod, TABLE_ROWS)
     (name,) = (name for name, func in marked.functions.items() if isinstance(func, relax.Function))
     calls = Calls(marked, name, marked[name], known)
     bindings = [b for block in marked[name].body.blocks for b in block.bindings]
