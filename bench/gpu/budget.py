@@ -158,7 +158,8 @@ def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
     )
     moved = sum(_bytes(parameter.ty) for parameter in func.params if hasattr(parameter.ty, "shape"))
     root = getattr(func.body, "block", None)
-    between = () if root is None else root.alloc_buffers
+    between = [] if root is None else list(root.alloc_buffers)
+    between += [allocation.buffer for allocation in nodes_in(func.body, tirx.AllocBuffer)]
     moved += 2 * sum(_bytes(buffer) for buffer in between if buffer.scope() == "global")
     computed = _operations(func) / rates.single
     launched = max(launches, 1)

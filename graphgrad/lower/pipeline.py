@@ -47,6 +47,7 @@ from .cuda import stages as cuda_stages
 from .cuda.block_rows import BLOCK_ROWS
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.library.select import call_libraries
+from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
 from .fusion import (
     annotate_reductions,
@@ -102,6 +103,7 @@ PASSES: list[Entry] = [
     ),
     own_views,
     fuse_siblings,
+    attach_small_maps,
     fuse_rowwise,
     fuse_accumulation,
     When("copies_overlaps", [copy_overlaps]),
@@ -187,6 +189,11 @@ class Lowering:
         """Which maps a schedule will inline."""
         is_llvm = str(self.target.kind.name) == "llvm"
         return cpu.may_repeat if is_llvm else cuda_stages.may_repeat
+
+    @property
+    def reads_bfloat(self) -> bool:
+        """Whether reductions that read bfloat16 may share a block."""
+        return str(self.target.kind.name) == "cuda"
 
     @property
     def rows_writer(self) -> RowsWriter:

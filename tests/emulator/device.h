@@ -120,6 +120,18 @@ extern "C" __attribute__((used)) inline void __ubsan_handle_out_of_bounds_abort(
 #define warpSize (emulator::kWarp)
 #define __syncthreads() emulator::services->barrier(__LINE__)
 
+// Whether any thread of the block has passed a value that is not 0.
+inline int __syncthreads_or(int value, unsigned line = __builtin_LINE()) {
+  static int any;
+  any |= value;
+  emulator::services->barrier(line);
+  const int result = any;
+  emulator::services->barrier(line);
+  any = 0;  // before any thread passes a value again
+  emulator::services->barrier(line);
+  return result;
+}
+
 // Warp-level functions.
 
 #define __activemask() emulator::services->active(__LINE__)
@@ -179,6 +191,12 @@ template <typename T>
 T atomicMin(T* address, std::common_type_t<T> value) {
   T old = *address;
   *address = value < old ? value : old;
+  return old;
+}
+
+inline unsigned atomicInc(unsigned* address, unsigned last) {
+  const unsigned old = *address;
+  *address = old >= last ? 0 : old + 1;
   return old;
 }
 

@@ -13,7 +13,8 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\((\d+)[^)]*\))?\s*(\w+)\s*\('
 )
 _PREPROCESSOR = re.compile(r"^[ \t]*#(?:.*\\\n)*.*", re.MULTILINE)
-_SYNCHRONIZES = re.compile(r"\b(__syncthreads|__syncwarp|__activemask|__shfl\w*_sync)\b")
+_SYNCHRONIZES = re.compile(r"\b(__syncthreads(?:_or)?|__syncwarp|__activemask|__shfl\w*_sync)\b")
+_FUNCTION = re.compile(r"\b(\w+)\s*\([^()]*\)\s*\{")
 _ALIGNED = r"(?:(?:__align__|alignas)\(\d+\)\s*)?"
 _DYNAMIC_SHARED = re.compile(rf"extern\s+__shared__\s+{_ALIGNED}([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 _SHARED = re.compile(rf"__shared__\s+{_ALIGNED}([\w ]+?)\s+\w+\s*((?:\[[^\]]+\])*)\s*;")
@@ -52,11 +53,24 @@ def translate(source: str, most_units: int, least_characters: int) -> list[str]:
         common.append(source[cursor : kernel.start])
         cursor = kernel.end
     head = "".join([*common, source[cursor:]])
-    synchronizes = bool(_SYNCHRONIZES.search(_PREPROCESSOR.sub("", head)))
+    synchronizes = _synchronizing(_PREPROCESSOR.sub("", head))
     return [
         "\n".join([head, *(_translated(source, kernel, synchronizes) for kernel in part)])
         for part in _parts(kernels, most_units, least_characters)
     ]
+
+
+def _synchronizing(head: str) -> re.Pattern[str]:
+    """Return what a kernel that synchronizes has in it: by itself, or by a function of `head`."""
+    functions = {
+        match[1]: head[match.end() : _closing_brace(head, match.end())]
+        for match in _FUNCTION.finditer(head)
+    }
+    found = _SYNCHRONIZES
+    while names := [name for name, body in functions.items() if found.search(body)]:
+        found = re.compile("|".join([found.pattern, *(rf"\b{name}\b" for name in names)]))
+        functions = {name: body for name, body in functions.items() if name not in names}
+    return found
 
 
 def _kernels(source: str) -> list[_Kernel]:
@@ -91,7 +105,7 @@ def _parts(kernels: list[_Kernel], most: int, least_characters: int) -> list[lis
     return parts
 
 
-def _translated(source: str, kernel: _Kernel, synchronizes: bool) -> str:
+def _translated(source: str, kernel: _Kernel, synchronizing: re.Pattern[str]) -> str:
     """Return a kernel's definition and its entry in the table; both keep the source's lines."""
     text = source[kernel.start : kernel.end]
     text = _DYNAMIC_SHARED.sub(
@@ -101,7 +115,7 @@ def _translated(source: str, kernel: _Kernel, synchronizes: bool) -> str:
     section = f"shared_{kernel.name}"
     storage = f'__attribute__((section("{section}"), used)) static'
     text = re.sub(r"\b__shared__\b", storage, text)
-    synchronizes = synchronizes or bool(_SYNCHRONIZES.search(text))
+    synchronizes = bool(synchronizing.search(text))
     size = " + ".join(arrays) or "0"
     bounds = [f"__start_{section}", f"__stop_{section}"] if arrays else ["nullptr", "nullptr"]
     declared = [

@@ -11,6 +11,7 @@ from tvm import tirx
 from ...ir.kernel_rewrite import with_body
 from ...ir.loops import ceil_div, index, load, registers, sequence, store, variable
 from ..fusion.horizontal.chain import Formula
+from ..fusion.horizontal.flat import DTYPES
 from ..fusion.horizontal.kernel import Row, RowsWriter
 from .lanes import over_lanes, wide_lanes
 from .threads import THREADS, one_launch
@@ -86,4 +87,4 @@ def _elements(row: Row) -> int:
     return math.prod(int(extent) for extent in row[0].shape)
 
 
-BLOCK_ROWS = RowsWriter(_statements, _MAX_TENSORS)
+BLOCK_ROWS = RowsWriter(_statements, _MAX_TENSORS, (*DTYPES, "float16", "bfloat16"))

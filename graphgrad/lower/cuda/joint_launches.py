@@ -79,7 +79,7 @@ def _joined(group: list[Any], params: Sequence[Any]) -> Any:
     """One launch that does what several do."""
     if len(group) == 1:
         return group[0]
-    group = [_flattened(kernel, params) for kernel in group]
+    group = [flattened(kernel, params) for kernel in group]
     threads = max(int(kernel.body.extent) for kernel in group)
 
     def part(kernel: Any, block: Any, thread: Any) -> Any:
@@ -91,7 +91,7 @@ def _joined(group: list[Any], params: Sequence[Any]) -> Any:
     return one_launch([(int(k.extent), partial(part, k)) for k in group], threads)
 
 
-def _flattened(kernel: Any, params: Sequence[Any]) -> Any:
+def flattened(kernel: Any, params: Sequence[Any]) -> Any:
     """A launch that accesses parameters by the numbers of their elements.
 
     In a joint launch a block has a number less another one, and TVM would not see any more that an

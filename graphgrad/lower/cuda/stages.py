@@ -7,13 +7,16 @@ maps around it into its launch, and another reduction its epilogue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from ...ir.kernel_structure import (
     Axis,
+    Load,
     Stage,
     buffer_of,
     is_among,
@@ -22,15 +25,24 @@ from ...ir.kernel_structure import (
     statements_of,
     static,
     substitute_values,
+    volume,
 )
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from ..kernels.unique_bindings import schedule_of
+from .column_tiles import (
+    MAX_SAMPLE_TERMS,
+    Companion,
+    belongs,
+    column_tiles,
+    is_element,
+    may_tile_columns,
+)
 from .columns import columns_step
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
-from .joint_launches import join_launches
+from .joint_launches import flattened, join_launches
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
 from .rows import rows_step
@@ -39,7 +51,7 @@ from .threads import one_thread_per_point
 _MAX_CHEAP_OPERATIONS = 16
 """Operations up to which repeating a map for every reader is cheaper than a launch of its own."""
 
-_MAX_READERS = 4
+MAX_READERS = 4
 """Stages into which one map may be copied."""
 
 Launches = tuple[list[Any], list[Any]]
@@ -52,7 +64,7 @@ def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFun
     if kernel_stages is None or not any(stage.reduced for stage in kernel_stages):
         return None
     sch = schedule_of(func)
-    for stage in inline_maps(sch, may_repeat, _MAX_READERS):
+    for stage in inline_maps(sch, may_repeat, MAX_READERS):
         cut_long_sums(sch, stage)
     kernel = _Kernel(sch.mod["main"])
     for position, stage in enumerate(kernel.stages):
@@ -66,8 +78,11 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = schedule_of(func)
-    inline_maps(sch, may_repeat, _MAX_READERS)
-    return _Kernel(join_reductions(sch.mod["main"])).launched()
+    inline_maps(sch, may_repeat, MAX_READERS)
+    kernel = _Kernel(join_reductions(sch.mod["main"], reads_bfloat=True))
+    for position in range(len(kernel.stages)):
+        kernel.tile_columns(position)
+    return kernel.launched()
 
 
 class _Kernel:
@@ -99,6 +114,123 @@ class _Kernel:
                 self.replaced[max(group)] = tiled
                 return
 
+    def tile_columns(self, position: int) -> None:
+        """Compute the reduction at a position in one launch, with what belongs to its results.
+
+        It stays as it is where it has as many results as keep a GPU busy, or neighboring terms are
+        neighbors in memory.
+        """
+        stage = self.stages[position]
+        if not stage.reduced or position in self.replaced or None in (a.extent for a in stage.axes):
+            return
+        if not may_tile_columns(self._reduction(position)):
+            return
+        samples, maps = self._companions(position)
+        if any(self._accumulates(i) for i in maps):
+            return  # What proves that the accumulator may be overwritten reads plain loops.
+        inside = [position, *maps]
+        unread = [
+            store.buffer
+            for store in stage.stores
+            if is_among(store.buffer, self.block.alloc_buffers)
+            and all(reader in inside for reader in self._readers_of(store.buffer))
+        ]
+        kernel, buffers = column_tiles(
+            self._reduction(position, unread),
+            [self._reduction(sample) for sample in samples],
+            [self._companion(i, inside) for i in maps],
+            stage.name,
+        )
+        self.replaced.update({i: ([], []) for i in (*samples, *maps)})
+        self.replaced[position] = [flattened(kernel, self.func.params)], buffers
+
+    def _companions(self, position: int) -> tuple[list[int], list[int]]:
+        """The positions of the samples and the maps that a reduction's launch can compute."""
+        results = volume(self.stages[position].spatial)
+        written = [store.buffer for store in self.stages[position].stores]
+        samples = [i for i in range(position) if self._is_sample(i, position, results)]
+        maps: list[int] = []
+        later = [store.buffer for s in self.stages[position:] for store in s.stores]
+        own = [*written, *(self.stages[i].stores[0].buffer for i in samples)]
+        for i, stage in list(enumerate(self.stages))[position + 1 :]:
+            others = [buffer_of(load) for load in stage.loads if not is_among(buffer_of(load), own)]
+            if (
+                i not in self.replaced
+                and not stage.reduced
+                and len(others) < len(stage.loads)
+                and belongs(stage, own, results)
+                and not any(is_among(buffer, later) for buffer in others)
+            ):
+                maps.append(i)
+                own.append(stage.stores[0].buffer)
+        inside = [position, *maps]
+        kept = [
+            i
+            for i in samples
+            if all(r in inside for r in self._readers_of(self.stages[i].stores[0].buffer))
+        ]
+        if len(kept) < len(samples):
+            # A map that reads what is no sample would have to wait for another launch.
+            return [], []
+        return kept, maps
+
+    def _accumulates(self, position: int) -> bool:
+        """Whether a map adds something to an argument, whose place the sum might take."""
+        (store,), (value,) = self.stages[position].stores, self.stages[position].values
+        terms = (value.a, value.b) if isinstance(value, tirx.Add) else ()
+        return is_among(store.buffer, self.func.params) and any(
+            isinstance(term, Load)
+            and is_among(term.source, self.func.params)
+            and tvm_ffi.structural_equal(list(term.source.shape), list(store.buffer.shape))
+            for term in terms
+        )
+
+    def _is_sample(self, position: int, reader: int, results: int) -> bool:
+        """Whether a stage adds up a few terms for each result of a reduction, which reads that."""
+        stage, reading = self.stages[position], self.stages[reader]
+        buffer = stage.stores[0].buffer
+        earlier = [store.buffer for s in self.stages[:reader] for store in s.stores]
+        return (
+            position not in self.replaced
+            and bool(stage.reduced)
+            and is_among(buffer, self.block.alloc_buffers)
+            and volume(stage.reduced) <= MAX_SAMPLE_TERMS
+            and belongs(stage, [buffer], results)
+            and not any(is_among(buffer_of(load), earlier) for load in stage.loads)
+            and all(
+                is_element(load, reading.spatial)
+                for load in reading.loads
+                if buffer_of(load).same_as(buffer)
+            )
+        )
+
+    def _reduction(self, position: int, unread: Sequence[Any] = ()) -> Reduction:
+        """The stage at a position as a reduction, some results of which are not stored."""
+        nest = loop_nest(self.nests[position])
+        assert nest is not None
+        return reduction_of(self.stages[position], nest[0], nest[1].block, (), unread)
+
+    def _companion(self, position: int, inside: list[int]) -> Companion:
+        """The map at a position as part of a launch that computes other stages, too."""
+        nest = loop_nest(self.nests[position])
+        assert nest is not None
+        loops, realize = nest
+        axes = [iterator.var for iterator in realize.block.iter_vars]
+        (store,) = self.stages[position].stores
+        store = substitute_values(store, dict(zip(axes, realize.iter_values, strict=True)))
+        is_stored = not is_among(store.buffer, self.block.alloc_buffers) or not all(
+            reader in inside for reader in self._readers_of(store.buffer)
+        )
+        return Companion(loops, store, is_stored)
+
+    def _readers_of(self, buffer: Any) -> list[int]:
+        """The positions of the stages that read a buffer."""
+        return [
+            i
+            for i, stage in enumerate(self.stages)
+            if any(buffer_of(load).same_as(buffer) for load in stage.loads)
+        ]
+
     def launched(self) -> tirx.PrimFunc:
         """The function with every stage launched."""
         kernels: list[Any] = []
@@ -114,7 +246,17 @@ class _Kernel:
         used, _ = used_buffers(kernels)
         between = [b for b in (*unassigned, *buffers) if is_among(b, used)]
         joined = join_launches(kernels, plain, self.func.params)
-        return self.func.with_body(block(self.block.name_hint, *joined, buffers=between))
+        # TVM would move a buffer of the block that one launch alone uses into that launch.
+        own = [
+            buffer
+            for buffer in between
+            if buffer.scope() == "global"
+            and sum(is_among(buffer, used_buffers([kernel])[0]) for kernel in joined) == 1
+        ]
+        allocated = [tirx.AllocBuffer(buffer) for buffer in own]
+        between = [buffer for buffer in between if not is_among(buffer, own)]
+        body = block(self.block.name_hint, *allocated, *joined, buffers=between)
+        return self.func.with_body(body)
 
     def _launches(self, stage: Stage, nest: Any) -> Launches:
         """The launches of a map, or those of a reduction and its epilogues."""
@@ -166,11 +308,7 @@ class _Kernel:
         written = self.stages[position].stores[0].buffer
         if not is_among(written, self.block.alloc_buffers):
             return []
-        return [
-            i
-            for i, stage in enumerate(self.stages)
-            if any(buffer_of(load).same_as(written) for load in stage.loads)
-        ]
+        return self._readers_of(written)
 
     def _shared(self, group: list[int]) -> list[Any]:
         """The buffers that stages outside of a group use, or the caller of the kernel."""

@@ -35,7 +35,7 @@ _MIN_SHARED_BYTES = 1 << 16
     Phase.FUSED,
     because="the maps in front of a reduction are in its kernel then",
 )
-def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
+def fuse_siblings(mod: tvm.IRModule, may_repeat: Any, reads_bfloat: bool = False) -> tvm.IRModule:
     """Make one kernel of kernels that are sibling reductions.
 
     Parameters
@@ -43,9 +43,11 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
     mod : IRModule
     may_repeat : function
         Which maps a schedule will inline; see `inline_maps`.
+    reads_bfloat : bool
+        As of `may_join`.
     """
     builder = relax.BlockBuilder(mod)
-    joining = _SiblingFusion(builder, mod, may_repeat)
+    joining = _SiblingFusion(builder, mod, may_repeat, reads_bfloat)
     changed = map_dataflow_blocks(mod, joining.joined, builder)
     return drop_unused_kernels(changed, joining.replaced) if joining.replaced else mod
 
@@ -59,8 +61,11 @@ class _SiblingFusion:
         Kernels of replaced calls: they may be unused now.
     """
 
-    def __init__(self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: Any):
+    def __init__(
+        self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: Any, reads_bfloat: bool
+    ):
         self._builder, self._mod, self._may_repeat = builder, mod, may_repeat
+        self._reads_bfloat = reads_bfloat
         self._merged = MergedKernels(builder)
         self.replaced: list[Any] = []
         self._reductions: dict[Any, tuple[tirx.PrimFunc, Stage] | None] = {}
@@ -133,7 +138,7 @@ class _SiblingFusion:
         sch = schedule_of(func)
         # A map may remain behind the reduction: then the kernel is not only a reduction.
         inlined_stages = inline_maps(sch, self._may_repeat)
-        if not inlined_stages[-1].reduced or not may_join(inlined_stages[-1]):
+        if not inlined_stages[-1].reduced or not may_join(inlined_stages[-1], self._reads_bfloat):
             return None
         return func.with_body(sch.mod["main"].body), inlined_stages[-1]
 

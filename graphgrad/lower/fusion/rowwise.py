@@ -17,12 +17,9 @@ from tvm import relax, tirx
 from tvm.s_tir import ScheduleError
 
 from ...ir.kernel_calls import (
-    arguments_of,
     bytes_of,
     drop_unused_kernels,
-    is_kernel_call,
     map_dataflow_blocks,
-    variables_of,
 )
 from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
@@ -35,6 +32,7 @@ from ..cpu.tuning import Processor
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import MayRepeat, inline_maps
 from ..kernels.unique_bindings import schedule_of
+from .entries import Call, Entry, bindings_of, entries_of
 from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
@@ -70,25 +68,6 @@ def fuse_rowwise(mod: tvm.IRModule, processor: Processor, may_repeat: MayRepeat)
     kernels = _Kernels(builder, mod, processor, may_repeat)
     changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined(), builder)
     return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A kernel call of a block, with the bindings of its results.
-
-    Attributes
-    ----------
-    kernel : GlobalVar
-    arguments : list
-    results : list of Var
-        One for each result, in order.
-    span : Span
-    """
-
-    kernel: Any
-    arguments: list[Any]
-    results: list[Any]
-    span: Any
 
 
 @dataclass(frozen=True)
@@ -158,7 +137,7 @@ class _Kernels:
         processor: Processor,
         may_repeat: MayRepeat,
     ):
-        self._builder, self._mod, self._processor = builder, mod, processor
+        self.builder, self._mod, self._processor = builder, mod, processor
         self._may_repeat = may_repeat
         self._known: dict[Any, _Rows | None] = {}
         self._inlined: dict[Any, tirx.PrimFunc | None] = {}
@@ -166,12 +145,12 @@ class _Kernels:
         self._merged = MergedKernels(builder)
         self.replaced: list[Any] = []
 
-    def joint(self, first: _Call, second: _Call, is_needed: Callable[[Any], bool]) -> _Call | None:
+    def joint(self, first: Call, second: Call, is_needed: Callable[[Any], bool]) -> Call | None:
         """One call in the place of two; None if they are no chain of rows.
 
         Parameters
         ----------
-        first, second : _Call
+        first, second : Call
             The second may read results of the first.
         is_needed : function
             Whether anything but the two reads a result of the first.
@@ -195,7 +174,7 @@ class _Kernels:
             self._refused.add(case)
         return call
 
-    def _chain(self, first: _Call, second: _Call, is_kept: list[bool]) -> _Call | None:
+    def _chain(self, first: Call, second: Call, is_kept: list[bool]) -> Call | None:
         """One call in the place of two, if it is a chain; see `joint`."""
         first_kernel, second_kernel = map(self._inline_all_maps, (first.kernel, second.kernel))
         if (
@@ -218,23 +197,7 @@ class _Kernels:
             return None
         self.replaced += [first.kernel, second.kernel]
         name = self._merged.add(joined.kernel, first.kernel, second.kernel)
-        return _Call(name, joined.arguments, results, second.span)
-
-    def bindings(self, call: _Call) -> list[Any]:
-        """The bindings of a call that was made of several."""
-        types = [result.ty for result in call.results]
-        value = relax.call_tir(
-            call.kernel, relax.Tuple(call.arguments), types if len(types) > 1 else types[0]
-        )
-        value = self._builder.normalize(value)
-        if len(types) == 1:
-            return [relax.VarBinding(call.results[0], value, call.span)]
-        results = relax.DataflowVar("rows", value.ty)
-        items = [
-            relax.VarBinding(result, relax.TupleGetItem(results, index), call.span)
-            for index, result in enumerate(call.results)
-        ]
-        return [relax.VarBinding(results, value, call.span), *items]
+        return Call(name, joined.arguments, results, second.span)
 
     def _kernel(self, variable: Any) -> Any:
         # The module is the one before this pass: new kernels are only in the builder and here.
@@ -283,7 +246,7 @@ class _Kernels:
         )
 
 
-def _pattern(first: _Call, second: _Call) -> tuple[int, ...]:
+def _pattern(first: Call, second: Call) -> tuple[int, ...]:
     """Which values two calls have in common: of each that they take or make, its first place."""
     places: dict[Any, int] = {}
     values = (*first.arguments, *first.results, *second.arguments)
@@ -299,7 +262,7 @@ class _Block:
 
     def __init__(self, bindings: Sequence[Any], kernels: _Kernels):
         self._kernels = kernels
-        self._entries = _entries(bindings)
+        self._entries = entries_of(bindings)
 
     def joined(self) -> list[Any]:
         """The bindings, with calls that compute by the same rows joined to one."""
@@ -332,7 +295,7 @@ class _Block:
                 lambda result: self._is_needed(result, later_entry),
             )
             if call is not None:
-                self._entries[target] = _Entry.of(call, self._kernels.bindings(call))
+                self._entries[target] = Entry.of(call, bindings_of(call, self._kernels.builder))
                 del self._entries[earlier_position if target == position else position]
                 # The deleted entry was in front of the joint one if that is at the later position.
                 return target if target == earlier_position else target - 1
@@ -351,90 +314,16 @@ class _Block:
             return first
         return None
 
-    def _is_needed(self, result: Any, reader: _Entry) -> bool:
+    def _is_needed(self, result: Any, reader: Entry) -> bool:
         """Whether a result is read by an entry other than `reader`, or outside the block."""
         return not isinstance(result, relax.DataflowVar) or any(
             result in entry.reads for entry in self._entries if entry is not reader
         )
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """Bindings that stay together.
-
-    Attributes
-    ----------
-    bindings : list
-    call : _Call or None
-        The call of a kernel that these are.
-    reads, makes : frozenset of Var
-    """
-
-    bindings: list[Any]
-    call: _Call | None
-    reads: frozenset[Any]
-    makes: frozenset[Any]
-
-    @classmethod
-    def of(cls, call: _Call | None, bindings: list[Any]) -> _Entry:
-        makes = frozenset(binding.var for binding in bindings)
-        reads = frozenset(v for binding in bindings for v in variables_of(binding.value))
-        return cls(bindings, call, reads - makes, makes)
-
-
-def _may_pay(earlier: _Entry, later: _Entry) -> bool:
+def _may_pay(earlier: Entry, later: Entry) -> bool:
     """Whether joining may pay: the later call reads a result of the earlier, or both read much."""
     shared = earlier.reads & later.reads
     return bool(earlier.makes & later.reads) or any(
         (bytes_of(var.ty) or 0) >= _MIN_SHARED_BYTES for var in shared
     )
-
-
-def _entries(bindings: Sequence[Any]) -> list[_Entry]:
-    """The bindings of a block as entries; items of tuples go with what makes the tuples."""
-    # Items of a tuple move up to the call that makes it.
-    items: dict[Any, list[Any]] = {}
-    uses: dict[Any, int] = {}
-    for binding in bindings:
-        for var in variables_of(binding.value):
-            uses[var] = uses.get(var, 0) + 1
-        value = getattr(binding, "value", None)
-        if isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, tvm.ir.Var):
-            items.setdefault(value.tuple_value, []).append(binding)
-    entries = []
-    moved: set[Any] = set()
-    for binding in bindings:
-        if binding.var in moved:
-            continue
-        call_items = items.get(binding.var, [])
-        call = _call(binding, call_items, uses.get(binding.var, 0))
-        if call is None or not isinstance(call.kernel, tvm.ir.GlobalVar):
-            entries.append(_Entry.of(None, [binding]))
-            continue
-        moved.update(item.var for item in call_items)
-        entries.append(_Entry.of(call, [binding, *call_items]))
-    return entries
-
-
-def _call(binding: Any, items: Sequence[Any], uses: int) -> _Call | None:
-    """The kernel call of a binding, with its results; None if it is something else.
-
-    `items` are the bindings that take items of a tuple of results, and `uses` how often the tuple
-    is read: a tuple that is read as a whole, or an item that is taken twice, is something else.
-    """
-    if not isinstance(binding, relax.VarBinding) or not is_kernel_call(binding.value):
-        return None
-    value = binding.value
-    if isinstance(value.ty, relax.TensorType):
-        return _Call(value.args[0], arguments_of(value), [binding.var], binding.span)
-    indices = [int(item.value.index) for item in items]
-    if len(items) != uses or len(set(indices)) != len(indices):
-        return None
-    if not isinstance(binding.var, relax.DataflowVar):
-        return None
-    bound_results = dict(zip(indices, (item.var for item in items), strict=True))
-    results = [
-        bound_results[index] if index in bound_results else relax.DataflowVar("unread", ty)
-        for index, ty in enumerate(value.ty.fields)
-    ]
-    return _Call(value.args[0], arguments_of(value), results, binding.span)

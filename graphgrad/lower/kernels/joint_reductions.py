@@ -33,11 +33,12 @@ _MOST = 2
 
 
 @compiler_pass(Phase.FUSED, over="kernel")
-def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def join_reductions(func: tirx.PrimFunc, reads_bfloat: bool = False) -> tirx.PrimFunc:
     """Make one block of the sibling reductions of a kernel that is made of stages.
 
     Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of
-    products are left alone: contractions have schedules of their own.
+    products are left alone: contractions have schedules of their own. `reads_bfloat` is as of
+    `may_join`.
     """
     kernel_stages = stages(func)
     if kernel_stages is None:
@@ -48,7 +49,7 @@ def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     order = [stage.name for stage in kernel_stages]
     current = {stage.name: stage for stage in kernel_stages}
     for name in list(order):
-        earlier = _earlier_sibling(name, order, current)
+        earlier = _earlier_sibling(name, order, current, reads_bfloat)
         if earlier is None:
             continue
         statements[earlier] = _joint(statements[earlier], statements[name])
@@ -65,13 +66,15 @@ def _kernel_of(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
     return func.with_body(replace_statements(func.body, [statement], func.body.block.alloc_buffers))
 
 
-def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> str | None:
+def _earlier_sibling(
+    name: str, order: list[str], current: dict[str, Stage], reads_bfloat: bool
+) -> str | None:
     """The first reduction that `name` can be computed together with; None if there is none.
 
     The later one moves up to it, so it must not read anything that is written from there on.
     """
     stage = current[name]
-    if not may_join(stage):
+    if not may_join(stage, reads_bfloat):
         return None
     before = order[: order.index(name)]
     for candidate in before:
@@ -79,7 +82,7 @@ def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> 
         between = [current[n] for n in before[before.index(candidate) :]]
         written = [store.buffer for s in between for store in s.stores]
         if (
-            may_join(candidate_stage)
+            may_join(candidate_stage, reads_bfloat)
             and are_siblings(candidate_stage, stage)
             and not any(is_among(buffer_of(load), written) for load in stage.loads)
         ):
@@ -87,13 +90,14 @@ def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> 
     return None
 
 
-def may_join(stage: Stage) -> bool:
+def may_join(stage: Stage, reads_bfloat: bool = False) -> bool:
     """Whether a stage is a reduction that may share its block.
 
-    The values of such a block are bound to variables, and TVM handles a bound bfloat16 as the
-    integer of the same bits.
+    The values of such a block are bound to variables. Where bfloat16 is stored as integers, TVM
+    handles one in a bound value as the integer of the same bits. `reads_bfloat` says that the
+    target has bfloat16, so that it may be in values, though none may be one.
     """
-    accesses = [*stage.loads, *stage.stores]
+    accesses = stage.stores if reads_bfloat else [*stage.loads, *stage.stores]
     return (
         bool(stage.reduced)
         and bool(stage.spatial)

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from graphgrad.ops.random import dropout_call, mask_call
+from tests.cuda.device import norms
 from tests.cuda.device.running import Program
 
 op = relax.op
@@ -63,6 +64,15 @@ REDUCTIONS |= {
     "layer-norm": (lambda x, g, s: op.nn.layer_norm(x, g, s, [-1]), (9, 23), (23,), (23,)),
     "max-pool": (lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)), (2, 3, 9, 9)),
     "average-pool": (lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2)), (2, 3, 9, 9)),
+}
+
+REDUCTIONS |= {
+    f"{function.__name__}-{dtype}": (function, *((dtype, *image) for _ in range(images)), *vectors)
+    for dtype, image in (("float32", (8, 13, 17, 24)), ("bfloat16", (4, 16, 17, 264)))
+    for function, images, vectors in (
+        (norms.batch_norm, 1, [image[-1:]] * 4),
+        (norms.gradient, 2, [image[-1:]]),
+    )
 }
 
 CONTRACTIONS = {

@@ -1,7 +1,8 @@
 """Running a GPU schedule without a GPU: its threads one after the other, as loops of the host.
 
 A scheduled PrimFunc whose threads never wait for each other computes the same either way. Where
-threads exchange values by shuffles, each statement runs for all threads before the next one.
+threads exchange values, by shuffles or in shared memory, each statement runs for all threads before
+the next one. Blocks arrive in order.
 """
 
 import numpy as np
@@ -12,6 +13,7 @@ from tvm import te, tirx
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.kernel_structure import Load, substitute_values
 from graphgrad.ir.visits import nodes_in, replace_nodes
+from graphgrad.lower.cuda.column_tiles import arrives_last
 from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.rows import is_shuffle
 from graphgrad.lower.cuda.stages import one_thread_per_element
@@ -27,11 +29,25 @@ def on_host(func):
     def plain(loop):
         if int(loop.kind) != tirx.ForKind.THREAD_BINDING:
             return loop
-        exchanges = any(is_shuffle(call) for call in nodes_in(loop.body, tvm.ir.Call))
-        is_threads = str(loop.thread_binding.thread_tag) == "threadIdx.x"
-        return in_lockstep(loop) if exchanges and is_threads else serial(loop)
+        exchanges = any(is_shuffle(n) or is_barrier(n) for n in nodes_in(loop.body, tvm.ir.Call))
+        if str(loop.thread_binding.thread_tag) == "threadIdx.x":
+            return in_lockstep(loop) if exchanges else serial(loop)
+        return serial(loop, replace_nodes(loop.body, tvm.ir.Call, lambda n: arrival(n, loop)))
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, plain)))
+
+
+def is_barrier(call):
+    """Return whether the threads of a block wait for each other."""
+    return str(getattr(call.op, "name", "")) == "tirx.tvm_storage_sync"
+
+
+def arrival(call, blocks):
+    """A call that asks whether a block is the last one of its tile, answered by its number."""
+    if not arrives_last(call):
+        return call
+    tiles = tirx.floordiv(blocks.extent, call.args[2].astype("int64"))
+    return (blocks.loop_var >= blocks.extent - tiles).astype("int32")
 
 
 def serial(loop, body=None):
@@ -49,8 +65,11 @@ def in_lockstep(threads):
     What a thread has in registers becomes a row of memory for each thread.
     """
     thread = threads.loop_var
-    held = [node.buffer for node in nodes_in(threads.body, tirx.AllocBuffer)]
+    allocated = [node.buffer for node in nodes_in(threads.body, tirx.AllocBuffer)]
+    held = [buffer for buffer in allocated if buffer.scope() != "shared"]
     rows = {b: tirx.decl_buffer([threads.extent, *b.shape], b.dtype) for b in held}
+    shared = {b: tirx.decl_buffer(b.shape, b.dtype) for b in allocated if b not in rows}
+    views = nodes_in(threads.body, tirx.DeclBuffer)
 
     def load(node):
         if node.source not in rows:
@@ -83,11 +102,14 @@ def in_lockstep(threads):
             if statement.else_case is not None:
                 no = tirx.Not(statement.condition)
                 yield from steps(statement.else_case, tirx.And(condition, no))
-        elif not isinstance(statement, tirx.AllocBuffer):
+        elif not isinstance(statement, tirx.AllocBuffer | tirx.DeclBuffer) and not any(
+            map(is_barrier, nodes_in(statement, tvm.ir.Call))
+        ):
             yield for_all(statement, condition)
 
-    allocated = [tirx.AllocBuffer(row) for row in rows.values()]
-    return tirx.SeqStmt([*allocated, *steps(threads.body, tirx.const(True, "bool"))])
+    memory = [tirx.AllocBuffer(buffer) for buffer in (*rows.values(), *shared.values())]
+    body = tirx.SeqStmt([*views, *memory, *steps(threads.body, tirx.const(True, "bool"))])
+    return substitute_values(body, shared)
 
 
 def run(inputs, outputs, shapes=None, seed=0, schedule=one_thread_per_element):

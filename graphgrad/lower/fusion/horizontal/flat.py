@@ -32,8 +32,8 @@ _CHEAP = ("tirx.fabs", "tirx.isnan", "tirx.sqrt")
 """Functions that are single instructions. All others take many, or a call for each element, so that
 the cost of a kernel that has them is not its memory traffic, which fusion here saves."""
 
-_DTYPES = ("float32", "float64", "int32", "int64")
-"""Types of tensors' elements: those that TVM's code generator vectorizes without reinterpreting
+DTYPES = ("float32", "float64", "int32", "int64")
+"""Types of tensors' elements: those that TVM's code generators vectorize without reinterpreting
 bits."""
 
 
@@ -57,13 +57,15 @@ class FlatMap:
     stores: list[tuple[Any, Any]]
 
 
-def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
+def flat_map(kernel: tirx.PrimFunc, dtypes: Sequence[str] = DTYPES) -> FlatMap | None:
     """The flat map of a kernel, None if it is none.
 
     Parameters
     ----------
     kernel : PrimFunc
         It is not scheduled: each stage is a block in loops over its axes.
+    dtypes : sequence of str
+        Types of elements that a kernel of many tensors may have; of scalars also ``"bool"``.
     """
     root = kernel.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars or root.block.match_buffers:
@@ -74,7 +76,9 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
     stores = [store for store in map(_store, statements) if store is not None]
     buffers = [*kernel.params, *root.block.alloc_buffers]
     lengths = {_length(buffer) for buffer in buffers if buffer.shape}
-    if len(stores) < len(statements) or len(lengths) != 1 or not all(map(_is_supported, buffers)):
+    if len(stores) < len(statements) or len(lengths) != 1:
+        return None
+    if not all(_is_supported(buffer, dtypes) for buffer in buffers):
         return None
     (length,) = lengths
     written = [store.buffer for store in stores]
@@ -210,10 +214,10 @@ def _loads(store: Any) -> list[Any]:
     return nodes_in(store.value, Load)
 
 
-def _is_supported(buffer: Any) -> bool:
+def _is_supported(buffer: Any, dtypes: Sequence[str]) -> bool:
     """Whether a buffer's type of elements is supported; booleans are as scalars alone."""
     dtype = str(buffer.dtype)
-    return dtype in _DTYPES or (dtype == "bool" and not buffer.shape)
+    return dtype in dtypes or (dtype == "bool" and not buffer.shape)
 
 
 def _length(buffer: Any) -> int | None:

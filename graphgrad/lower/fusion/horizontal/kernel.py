@@ -11,6 +11,7 @@ from tvm import tirx
 from ....ir.loops import index
 from ....ops.tensor_table import kernel
 from .chain import Formula
+from .flat import DTYPES
 
 Row = list[Any]
 """The buffers of a chain, in the order of the formula's cells."""
@@ -26,10 +27,13 @@ class RowsWriter:
         Given the formula, a buffer for each scalar, and the rows; returns what computes them.
     max_tensors : int
         The most tensors of a kernel.
+    dtypes : sequence of str
+        The types of elements that tensors may have.
     """
 
     statements: Callable[[Formula, list[Any], list[Row]], list[Any]]
     max_tensors: int
+    dtypes: Sequence[str] = DTYPES
 
     def kernel_of(
         self,

@@ -42,17 +42,21 @@ _MAX_CELLS = 16
     },
     because="schedules hide what a map does",
 )
-def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
+def mark_flat_maps(
+    mod: tvm.IRModule, rows_writer: RowsWriter
+) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
     """Mark the kernels that are flat maps with a number; equal kernels get the same.
 
-    Returns the module, and the flat maps by number.
+    Returns the module, and the flat maps by number. Their elements are of types that `rows_writer`
+    takes.
     """
     flat_maps: dict[int, FlatMap] = {}
     numbered: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}
 
     def marked(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
-        kernel_map = flat_map(func)
-        if kernel_map is None:
+        kernel_map = flat_map(func, rows_writer.dtypes)
+        # One that only gives a tensor another shape becomes a view, and moves nothing.
+        if kernel_map is None or _is_view(func):
             return func
         same_hash = numbered.setdefault(tvm_ffi.structural_hash(func), [])
         number = next(
@@ -86,6 +90,13 @@ def fuse_horizontally(
         if flat_maps and isinstance(func, relax.Function):
             mod = _FlatMapFusion(mod, name, func, flat_maps, rows_writer).module()
     return mod
+
+
+def _is_view(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel has one argument, and gives it another shape."""
+    first, last = kernel.params[0], kernel.params[-1]
+    is_reshape = len(kernel.params) == 2 and bool(relax.analysis.has_reshape_pattern(kernel))
+    return is_reshape and not tvm_ffi.structural_equal(list(first.shape), list(last.shape))
 
 
 class _Loop:

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax, te, tirx
 
 from graphgrad.lower.fusion.horizontal.calls import Calls
 from graphgrad.lower.fusion.horizontal.maps import mark_flat_maps
+from graphgrad.lower.fusion.horizontal.table_rows import TABLE_ROWS
 from tests.lower.programs import machine, random_tensors, tensor_type
 
 
@@ -38,7 +40,7 @@ def called(*types, **in_place):
 
 def members(mod):
     """Return which calls of a module may be joined."""
-    marked, known = mark_flat_maps(mod)
+    marked, known = mark_flat_maps(mod, TABLE_ROWS)
     (name,) = (name for name, func in marked.functions.items() if isinstance(func, relax.Function))
     calls = Calls(marked, name, marked[name], known)
     bindings = [b for block in marked[name].body.blocks for b in block.bindings]
@@ -74,3 +76,16 @@ def test_a_kernel_that_takes_the_memory_of_its_result_stays_apart():
     doubled, more = (result.numpy() for result in machine(mod)["main"](x, y, z))
     np.testing.assert_array_equal(doubled, x.numpy() * 2)
     np.testing.assert_array_equal(more, x.numpy() + 2)
+
+
+@pytest.mark.parametrize(("extents", "count"), [((4, 6), 0), ((24,), 1)], ids=["reshape", "copy"])
+def test_what_becomes_a_view_is_not_copied_with_others(extents, count):
+    x = te.placeholder(tuple(tirx.IntImm("int64", n) for n in (24,)), "float32", "x")
+    width = extents[-1]
+    given = te.compute(
+        tuple(tirx.IntImm("int64", n) for n in extents),
+        lambda *at: x(at[0] * width + at[1]) if len(at) == 2 else x(*at),
+    )
+    mod = tvm.IRModule({"same": te.create_prim_func([x, given])})
+    _, known = mark_flat_maps(mod, TABLE_ROWS)
+    assert len(known) == count
