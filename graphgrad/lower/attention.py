@@ -21,4 +21,8 @@ def attention_kernels(
     if str(target.kind.name) != "llvm":
         return lambda types, scale, causal: False
     processor = processor_of(target)
-    return lambda *attention: problem_of(*attention, processor) is not None
+
+    def serves(types: list[Any], scale: float, causal: str) -> bool:
+        return problem_of(types, scale, causal, processor) is not None
+
+    return serves

@@ -20,6 +20,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..ir.attributes import Attributes
 from ..ir.calls import calls_op
 from ..ir.program import Program, begin_program, emit_binding, substitute, variables_in
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
@@ -27,6 +28,8 @@ from ..ir.write import new_program
 from . import functional as op
 from .constant_masks import constant_value
 from .fused_attention import BOTTOM_RIGHT, NOT_CAUSAL, TOP_LEFT, fused_attention
+
+_STOCK = ("relax.nn.attention", "relax.nn.attention_bias")
 
 _LOW = -1e30
 """Scores at which, and below, a weight is zero next to that of any score in use."""
@@ -78,6 +81,8 @@ class _Found:
     biases : list of (_Source or array)
     masks : list of (expression, bool)
         Conditions, and whether they hold where queries attend.
+    positions_first : bool
+        Whether the result is (batch, positions, heads, features).
     """
 
     inner: set[Any]
@@ -88,6 +93,7 @@ class _Found:
     causal: str
     biases: list[_Source]
     masks: list[tuple[_Source, bool]]
+    positions_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,8 @@ def _emitted(emitter: Emitter, match: _Found, var: Any, environment: Mapping[Any
     for term in terms:
         bias = term if bias is None else bias + term
     y, _ = fused_attention(query, key, value, bias, match.scale, match.causal)
+    if match.positions_first:
+        y = op.permute_dims(y, [0, 2, 1, 3])
     return op.reshape(y, type_shape(var.ty)).astype(str(var.ty.dtype))
 
 
@@ -193,7 +201,7 @@ class _Search:
     """The search for attention in one program."""
 
     def __init__(self, program: Program, trained: Sequence[Any], keep: Collection[Any]):
-        self._bound = dict(program.bindings)
+        self._bound: dict[Any, Any] = dict(program.bindings)
         reads = [variables_in(value) for _, value in program.bindings]
         self._readers = Counter(var for read in reads for var in read)
         self._visible = {*variables_in(program.result), *keep}
@@ -204,12 +212,35 @@ class _Search:
 
     def attention(self, var: Any, value: Any) -> _Found | None:
         """The attention whose result a binding is; None if it is none."""
-        if not calls_op(value, "relax.matmul"):
-            return None
         try:
-            return self._attention(var, value)
+            if calls_op(value, "relax.matmul"):
+                return self._attention(var, value)
+            if any(calls_op(value, name) for name in _STOCK):
+                return self._stock_attention(value)
         except _NoMatch:
-            return None
+            pass
+        return None
+
+    def _stock_attention(self, call: Any) -> _Found:
+        """The attention of one of TVM's ops."""
+        sources = []
+        for operand in call.args[:3]:
+            shape = type_shape(operand.ty)
+            _require(len(shape) == 4 and all(isinstance(n, int) for n in shape))
+            batch, positions, heads, features = shape
+            sources.append(_Source(operand, [batch, heads, positions, features], [0, 2, 1, 3]))
+        query, key, value = sources
+        attrs = Attributes(call.attrs)
+        causal = attrs.causal_mask or NOT_CAUSAL
+        _require(attrs.window_size is None and causal in (NOT_CAUSAL, TOP_LEFT, BOTTOM_RIGHT))
+        # TVM's order of fewer keys than queries is another one.
+        _require(causal != BOTTOM_RIGHT or key.shape[2] >= query.shape[2])
+        _require(key.shape[1] > 0 and query.shape[1] % key.shape[1] == 0)
+        scale = query.shape[3] ** -0.5 if attrs.scale is None else float(attrs.scale)
+        shape = [*query.shape[:3], key.shape[2]]
+        biases = [_as_rank_4(bias, shape, shape) for bias in call.args[3:]]
+        _require(all(bias.expr not in self._active for bias in biases))
+        return _Found(set(), query, key, value, scale, str(causal), biases, [], True)
 
     def _attention(self, var: Any, value: Any) -> _Found:
         weights, inner, guards = self._weights(value.args[0])
@@ -220,7 +251,10 @@ class _Search:
         biases, masks, causal = self._masks(scores, shape, guards)
         self._check_private({*inner}, var)
         dtypes = {str(source.expr.ty.dtype) for source in (query, key, values)}
-        _require(len(dtypes) == 1 and is_float(dtypes.pop()))
+        _require(len(dtypes) == 1 and is_float(*dtypes))
+        # Who asks for float64 on the way does so for its digits.
+        wide = any(str(each.ty.dtype) == "float64" for each in inner)
+        _require(not wide or "float64" in dtypes)
         total = scores.scale * scale
         _require(math.isfinite(total))
         return _Found({*inner}, query, key, values, total, causal, biases, masks)
@@ -281,7 +315,7 @@ class _Search:
             if name == "relax.equal":
                 _require(self._is_number(value.args[1], -math.inf))
             expr = value.args[0]
-        softmax = self._bound.get(weights)
+        softmax = self._value(weights)
         _require(calls_op(softmax, "relax.nn.softmax") and softmax.args[0].same_as(expr))
         return inner
 
@@ -297,9 +331,8 @@ class _Search:
             if name == "relax.matmul":
                 scores.product, scores.scale = value, outer
                 return scores
-            if name == "relax.astype" and is_float(str(value.ty.dtype)):
-                expr = value.args[0]
-            elif name == "relax.reshape" and _keeps_rows(value):
+            is_cast = name == "relax.astype" and is_float(str(value.ty.dtype))
+            if is_cast or (name == "relax.reshape" and _keeps_rows(value)):
                 expr = value.args[0]
             elif name in ("relax.multiply", "relax.divide"):
                 expr, factor = self._scaled(value)
@@ -326,7 +359,7 @@ class _Search:
 
     def _leads_to_product(self, expr: Any) -> bool:
         """Whether an operand is made of a matrix product by what scores are made with."""
-        value = self._bound.get(expr) if isinstance(expr, relax.Var) else None
+        value = self._value(expr)
         names = ("astype", "reshape", "multiply", "divide", "add", "where")
         if calls_op(value, "relax.matmul"):
             return True
@@ -353,10 +386,10 @@ class _Search:
         left, right = product.args
         weights, values = mixed.args
         for a, b in ((left, right), (weights, values)):
-            shapes = type_shape(a.ty), type_shape(b.ty)
-            _require(all(isinstance(n, int) for shape in shapes for n in shape))
-            _require(len(shapes[0]) == len(shapes[1]) and len(shapes[0]) in (3, 4))
-            _require(shapes[0][:-2] == shapes[1][:-2])
+            rows, columns = type_shape(a.ty), type_shape(b.ty)
+            _require(all(isinstance(n, int) for n in (*rows, *columns)))
+            _require(len(rows) == len(columns) and len(rows) in (3, 4))
+            _require(rows[:-2] == columns[:-2])
         query, scale_of_query = self._rows(left)
         key, scale_of_key = self._transposed(right)
         value = self._leading(values)
@@ -388,7 +421,7 @@ class _Search:
         """A tensor with the same rows, and what these are scaled by."""
         scale = 1.0
         while isinstance(expr, relax.Var):
-            value = self._bound.get(expr)
+            value = self._value(expr)
             if calls_op(value, "relax.reshape") and _keeps_rows(value):
                 if len(type_shape(expr.ty)) == 4 and len(type_shape(value.args[0].ty)) != 4:
                     break
@@ -406,7 +439,7 @@ class _Search:
     def _leading(self, expr: Any) -> Any:
         """A tensor of which only leading axes were reshaped."""
         while isinstance(expr, relax.Var) and len(type_shape(expr.ty)) != 4:
-            value = self._bound.get(expr)
+            value = self._value(expr)
             if not (calls_op(value, "relax.reshape") and _keeps_matrices(value)):
                 break
             expr = value.args[0]
@@ -416,7 +449,7 @@ class _Search:
         """Keys whose transposed matrices are given, and what they are scaled by."""
         scale = 1.0
         while isinstance(expr, relax.Var):
-            value = self._bound.get(expr)
+            value = self._value(expr)
             if calls_op(value, "relax.permute_dims"):
                 break
             if calls_op(value, "relax.reshape") and reshapes and _keeps_matrices(value):
@@ -433,7 +466,7 @@ class _Search:
                 break
         shape = type_shape(expr.ty)
         axes = list(range(len(shape)))
-        value = self._bound.get(expr) if isinstance(expr, relax.Var) else None
+        value = self._value(expr)
         if calls_op(value, "relax.permute_dims"):
             given = value.attrs.axes
             axes = axes[::-1] if given is None else [int(axis) % len(shape) for axis in given]
@@ -456,7 +489,7 @@ class _Search:
         if not plain or not isinstance(source.expr, relax.Var):
             return None
         batch, heads, length, features = source.shape
-        value = self._bound.get(source.expr)
+        value = self._value(source.expr)
         if calls_op(value, "relax.repeat") and value.attrs.axis is not None:
             if int(value.attrs.axis) % 4 == 1:
                 return _Source(value.args[0], type_shape(value.args[0].ty))
@@ -464,7 +497,7 @@ class _Search:
         if not calls_op(value, "relax.reshape"):
             return None
         spread = type_shape(value.args[0].ty)
-        repeated = self._bound.get(value.args[0])
+        repeated = self._value(value.args[0])
         if len(spread) != 5 or not calls_op(repeated, "relax.broadcast_to"):
             return None
         shared, group = spread[1:3]
@@ -473,11 +506,11 @@ class _Search:
         if not fits or narrow != [batch, shared, 1, length, features]:
             return None
         shape = [batch, shared, length, features]
-        inner = self._bound.get(repeated.args[0])
         expr = repeated.args[0]
-        if calls_op(inner, "relax.reshape") or calls_op(inner, "relax.expand_dims"):
-            if type_shape(inner.args[0].ty) == shape:
-                expr = inner.args[0]
+        inner = self._value(expr)
+        inserts = calls_op(inner, "relax.reshape") or calls_op(inner, "relax.expand_dims")
+        if inserts and type_shape(inner.args[0].ty) == shape:
+            expr = inner.args[0]
         return _Source(expr, shape)
 
     # Masks.
@@ -490,8 +523,8 @@ class _Search:
         masks: list[tuple[_Source, bool]] = []
         allowed: np.ndarray | None = None
         unguarded = list(guards)
-        for expr, at in scores.biases:
-            expr = self._without_casts(expr)
+        for added, at in scores.biases:
+            expr = self._without_casts(added)
             source = _as_rank_4(expr, at, shape)
             _require(expr not in self._active and is_float(str(expr.ty.dtype)))
             value = constant_value(expr, self._bound)
@@ -526,7 +559,7 @@ class _Search:
     def _without_casts(self, expr: Any) -> Any:
         """An expression before it was cast from one float to another."""
         while isinstance(expr, relax.Var):
-            value = self._bound.get(expr)
+            value = self._value(expr)
             if not calls_op(value, "relax.astype") or not is_float(str(value.args[0].ty.dtype)):
                 break
             expr = value.args[0]
@@ -534,27 +567,34 @@ class _Search:
 
     # What all have in common.
 
+    def _value(self, expr: Any) -> Any:
+        """What a variable is bound to; None for a parameter, or what is no variable."""
+        while isinstance(expr, relax.Var):
+            expr = self._bound.get(expr)
+        return expr
+
     def _inside(self, expr: Any, inner: list[Any]) -> Any:
-        """What a variable is bound to, which becomes one of `inner`."""
-        _require(isinstance(expr, relax.Var) and expr in self._bound)
-        inner.append(expr)
-        return self._bound[expr]
+        """What a variable is bound to, which becomes one of `inner`; other names are followed."""
+        while True:
+            _require(isinstance(expr, relax.Var) and expr in self._bound)
+            inner.append(expr)
+            expr = self._bound[expr]
+            if not isinstance(expr, relax.Var):
+                return expr
 
     def _check_private(self, inner: set[Any], result: Any) -> None:
         """Raise unless nothing but `inner` and the result reads what is inside."""
-        reads = Counter(
-            var for each in (*inner, result) for var in variables_in(self._bound[each])
-        )
+        reads = Counter(var for each in (*inner, result) for var in variables_in(self._bound[each]))
         for var in inner:
             _require(var not in self._visible and self._readers[var] == reads[var])
 
     def _number(self, expr: Any) -> float | None:
         """The number that a tensor of known, equal elements consists of; None if it is none."""
         while isinstance(expr, relax.Var) and (
-            calls_op(self._bound.get(expr), "relax.broadcast_to")
-            or calls_op(self._bound.get(expr), "relax.astype")
+            calls_op(self._value(expr), "relax.broadcast_to")
+            or calls_op(self._value(expr), "relax.astype")
         ):
-            expr = self._bound[expr].args[0]
+            expr = self._value(expr).args[0]
         if not isinstance(expr, tvm.ir.GenericConst):
             return None
         value = expr.value.numpy()

@@ -81,8 +81,13 @@ def _permuted(operands: list[np.ndarray], _: list[int], attrs: Attributes) -> np
     return np.transpose(operands[0], attrs.axes)
 
 
+def _positions(operands: list[Any], _: list[int], __: Attributes) -> np.ndarray:
+    start, stop, step = operands
+    return np.arange(start, stop, step)
+
+
 _FUNCTIONS: dict[str, _Function] = {
-    "relax.arange": lambda operands, _, __: np.arange(*operands),
+    "relax.arange": _positions,
     "relax.add": _elementwise(np.add),
     "relax.astype": _elementwise(lambda x: x),
     "relax.broadcast_to": lambda operands, shape, _: np.broadcast_to(operands[0], shape),

@@ -156,16 +156,22 @@ class AttentionTypes:
         ]
 
 
+def _checked(query: Any, key: Any, value: Any, bias: Any, call: relax.Call) -> AttentionTypes:
+    return AttentionTypes(query, key, value, bias, str(call.attrs["causal"]))
+
+
 def _types(call: relax.Call) -> Any:
     types = [argument.ty for argument in call.args]
     bias = types[3] if len(types) > 3 else None
-    return relax.TupleType(AttentionTypes(*types[:3], bias, str(call.attrs["causal"])).results)
+    query, key, value = types[:3]
+    return relax.TupleType(_checked(query, key, value, bias, call).results)
 
 
 def _gradient_types(call: relax.Call) -> Any:
     types = [argument.ty for argument in call.args]
     bias = types[6] if len(types) > 6 else None
-    results = AttentionTypes(*types[:3], bias, str(call.attrs["causal"])).results
+    query, key, value = types[:3]
+    results = _checked(query, key, value, bias, call).results
     given = [types[3], types[4], types[5]]
     expected = [results[0], results[1], results[0]]
     pairs = [(type_shape(a), type_shape(b)) for a, b in zip(given, expected, strict=True)]

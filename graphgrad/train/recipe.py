@@ -192,9 +192,7 @@ class Recipe(Objective):
         return inline_model(self.model, False).in_precision(self.precision)
 
 
-def with_attention(
-    forward: Forward, target: tvm.target.Target, wrt: Sequence[Any] = ()
-) -> Forward:
+def with_attention(forward: Forward, target: tvm.target.Target, wrt: Sequence[Any] = ()) -> Forward:
     """A forward pass with attention as an op; `wrt` are variables of it, which remain."""
     program = fuse_attention(forward.program, attention_kernels(target), wrt, wrt)
     return dataclasses.replace(forward, program=program)

@@ -1,7 +1,8 @@
 """The gradient of attention in blocks, with the weights computed again from the logsumexp.
 
-Dao, *FlashAttention-2* (2023), section 3.1, algorithm 2. A task has all queries of some keys: of
-one head of keys and values. So no two tasks add to one gradient.
+Dao, *FlashAttention-2* (2023), section 3.1, algorithm 2. A task has one head of keys and values,
+with all queries that attend them. So no two tasks add to one gradient, and nothing depends on the
+number of cores.
 """
 
 from __future__ import annotations
@@ -13,224 +14,255 @@ from tvm import tirx
 from ....ir.loops import (
     Index,
     Statement,
-    block,
     ceil_div,
     index,
     load,
     parallel,
-    registers,
     scratch,
     sequence,
     serial,
     store,
     unravel,
+    vectorized,
 )
 from ....ops.define import OPAQUE
 from ....ops.tensor_table import kernel
-from ..winograd.multiply import product, ragged_product
-from .blocks import Attention, Blocks, each_vector, filled, scaled, transposed_rows
-from .forward import each_vector_of
+from ..tuning import Processor
+from ..winograd.multiply import ragged_product
+from .blocks import (
+    DTYPE,
+    Attention,
+    Blocks,
+    Masked,
+    Rows,
+    added_product,
+    cleared,
+    copied,
+    each_vector,
+    task,
+    transposed_rows,
+)
 
-_DTYPE = "float32"
-import os
-_STRIDE = int(os.environ.get("STRIDE", 1<<20))
 
-
-def backward_kernel(problem: Attention, lanes: int, registers: int) -> tirx.PrimFunc:
-    return _Backward(problem, Blocks(problem, lanes, registers)).kernel()
+def backward_kernel(problem: Attention, processor: Processor) -> tirx.PrimFunc:
+    """The kernel of ``(q, k, v, y, logsumexp, ct, [bias]) -> (q̄, k̄, v̄)``."""
+    return _Backward(problem, processor).kernel()
 
 
 class _Backward:
-    def __init__(self, problem: Attention, blocks: Blocks):
-        self.problem, self.blocks = problem, blocks
+    """The kernel, in parts; `k_sums` and `v_sums` are memory of a task's own."""
+
+    def __init__(self, problem: Attention, processor: Processor):
+        self.problem, self.blocks = problem, Blocks(problem, processor)
         p = problem
         queries = [p.batch, p.heads, p.queries]
         keys = [p.batch, p.shared_heads, p.keys]
-        self.q = scratch("q", [*queries, p.features])
-        self.k = scratch("k", [*keys, p.features])
-        self.v = scratch("v", [*keys, p.value_features])
+        self.q, self.q_result = (scratch(n, [*queries, p.features]) for n in ("q", "q_result"))
+        self.k, self.k_result = (scratch(n, [*keys, p.features]) for n in ("k", "k_result"))
+        self.v, self.v_result = (scratch(n, [*keys, p.value_features]) for n in ("v", "v_result"))
+        self.y, self.ct = (scratch(n, [*queries, p.value_features]) for n in ("y", "ct"))
+        self.logsumexp = scratch("logsumexp", queries)
         self.bias = None if p.bias is None else scratch("bias", p.bias)
-        self.out = scratch("out", [*queries, p.value_features])
-        self.lse = scratch("logsumexp", queries)
-        self.dout = scratch("dout", [*queries, p.value_features])
-        self.dq = scratch("dq", [*queries, p.features])
-        self.dk = scratch("dk", [*keys, p.features])
-        self.dv = scratch("dv", [*keys, p.value_features])
+        # The last tile of keys may have more rows than there are keys.
+        rows = p.keys + max(self.blocks.along(n).rows for n in (p.features, p.value_features)) - 1
+        self.k_sums = scratch("k_sums", [rows, p.features])
+        self.v_sums = scratch("v_sums", [rows, p.value_features])
 
     def kernel(self) -> tirx.PrimFunc:
         p = self.problem
         bias = [] if self.bias is None else [self.bias]
-        params = [self.q, self.k, self.v, self.out, self.lse, self.dout, *bias]
-        return kernel(
-            [*params, self.dq, self.dk, self.dv],
-            [parallel(p.batch * p.shared_heads, self._task)],
-            OPAQUE,
-        )
+        operands = [self.q, self.k, self.v, self.y, self.logsumexp, self.ct, *bias]
+        params = [*operands, self.q_result, self.k_result, self.v_result]
+        return kernel(params, [parallel(p.batch * p.shared_heads, self._head)], OPAQUE)
 
-    def _task(self, trip: Index) -> Statement:
-        p, blocks = self.problem, self.blocks
+    def _head(self, trip: Index) -> Statement:
+        """What is done for one head of keys and values."""
+        p, blocks, lanes = self.problem, self.blocks, self.blocks.lanes
         b, shared = unravel(trip, [p.batch, p.shared_heads])
-        # A tile of keys may be longer than what is left of them.
-        rows = p.keys + blocks.registers
-        dk = scratch("dk_sums", [rows, p.features])
-        dv = scratch("dv_sums", [rows, p.value_features])
-        lanes = blocks.lanes
 
-        stride = _STRIDE
-        spans = -(-p.keys // stride)
+        def queries_block(trip: Index) -> Statement:
+            g, number = unravel(trip, [p.group, blocks.count])
+            h, first = shared * p.group + g, number * blocks.width
+            return blocks.per_size(
+                number, lambda queries: _Queries(self, b, h, shared, first, queries).statement()
+            )
 
-        def span(s: Index) -> Statement:
-            skipped = index(0)
-            if p.offset is not None:
-                skipped = tirx.floordiv(tirx.max(s * stride - p.offset, 0), blocks.width)
-            skipped = tirx.min(skipped, index(blocks.count))
-
-            def query_block(g, trip: Index) -> Statement:
-                i = skipped + trip
-                h = shared * p.group + g
-                last = self._block(b, h, shared, i, blocks.last, dk, dv, s * stride)
-                if blocks.count == 1 or blocks.last == blocks.width:
-                    return last
-                whole = self._block(b, h, shared, i, blocks.width, dk, dv, s * stride)
-                return tirx.IfThenElse(i < blocks.count - 1, whole, last)
-
-            return serial(p.group, lambda g: serial(index(blocks.count) - skipped, lambda trip: query_block(g, trip)))
-
-        def copied(sums: Any, columns: int, target: Any) -> Statement:
+        def result(sums: Any, target: Any) -> Statement:
+            rows = Rows(target, b, shared)
             return serial(
                 p.keys,
-                lambda row: each_vector_of(
-                    sums, row, columns, lanes, lambda value: value,
-                    lambda column: (target, [b, shared, row, column]),
+                lambda row: copied(
+                    int(sums.shape[1]),
+                    lanes,
+                    lambda column: (sums, [row, column]),
+                    lambda column: rows.at(row, column),
                 ),
             )
 
-        return block(
-            "attention",
-            filled(dk, rows, p.features, lanes, 0.0),
-            filled(dv, rows, p.value_features, lanes, 0.0),
-            serial(spans, span),
-            copied(dk, p.features, self.dk),
-            copied(dv, p.value_features, self.dv),
-            buffers=[dk, dv],
+        return task(
+            "head",
+            [self.k_sums, self.v_sums],
+            *(cleared(sums, int(sums.shape[0]), lanes) for sums in (self.k_sums, self.v_sums)),
+            serial(p.group * blocks.count, queries_block),
+            result(self.k_sums, self.k_result),
+            result(self.v_sums, self.v_result),
         )
 
-    def _block(self, b, h, shared, i, queries, dk, dv, begin) -> Statement:
+
+class _Queries:
+    """The gradient of a block of queries of one head, and what it adds to those of the keys.
+
+    Parameters
+    ----------
+    whole : _Backward
+    b, h, shared, first : Index
+        The example, the heads of queries and of keys, and the first query.
+    queries : int
+    """
+
+    def __init__(
+        self, whole: _Backward, b: Index, h: Index, shared: Index, first: Index, queries: int
+    ):
+        self.whole, self.problem, self.blocks = whole, whole.problem, whole.blocks
+        self.b, self.h, self.first, self.queries = b, h, first, queries
         p = self.problem
-        first = i * self.blocks.width
-        panel = self.blocks.score_panel(queries)
-        step = self.blocks.block_keys(panel)
-        width, lanes = panel.width, panel.lanes
-        qt = scratch("qt", [p.features, width])
-        dot = scratch("dout_t", [p.value_features, width])
-        weights = scratch("weights", [step + self.blocks.registers, width])
-        slopes = scratch("slopes", [step + self.blocks.registers, width])
-        end_key = tirx.min(self.blocks.keys_of(first, queries), begin + _STRIDE)
-        dq = scratch("dq_sums", [width, p.features])
-        lse = scratch("lse", [width])
-        delta = scratch("delta", [width])
-        partial = registers("partial", [lanes])
-        number = registers("number", [1])
+        self.q, self.ct, self.y = (Rows(each, b, h) for each in (whole.q, whole.ct, whole.y))
+        self.k, self.v = Rows(whole.k, b, shared), Rows(whole.v, b, shared)
+        self.masked = Masked(p, whole.bias, b, h, first)
+        self.tile = self.blocks.scores(queries)
+        self.step = self.blocks.keys_at_a_time(self.tile)
+        self.of_keys, self.of_values = map(self.blocks.along, (p.features, p.value_features))
+        self.extra_rows = max(self.of_keys.rows, self.of_values.rows) - 1
+        width = self.tile.width
+        self.q_columns = scratch("q_columns", [p.features, width])
+        self.ct_columns = scratch("ct_columns", [p.value_features, width])
+        rows = self.step + self.extra_rows
+        self.weights, self.slopes = (scratch(n, [rows, width]) for n in ("weights", "slopes"))
+        self.q_sums = scratch("q_sums", [queries, p.features])
+        # For each query: the logsumexp, and Σ ȳ ∘ y.
+        self.logsumexp, self.inner = (scratch(n, [width]) for n in ("logsumexps", "inner"))
+        self.partial = scratch("partial", [self.blocks.lanes])
 
-        def row_delta(row: Index) -> Statement:
-            zero = tirx.const(0, _DTYPE)
-            one = lambda body: each_vector(1, _one(panel), lambda _, __, lane: body(lane))
-            at = lambda column: [b, h, first + row, column]
-            return sequence(
-                one(lambda lane: store(partial, [lane], zero)),
-                serial(p.value_features // lanes, lambda n: one(lambda lane: store(partial, [lane],
-                    load(partial, [lane]) + load(self.dout, at(n * lanes + lane)) * load(self.out, at(n * lanes + lane))))),
-                store(number, [index(0)], zero),
-                serial(lanes, lambda lane: store(number, [index(0)], load(number, [index(0)]) + load(partial, [lane]))),
-                store(delta, [row], load(number, [index(0)])),
-                store(lse, [row], load(self.lse, [b, h, first + row])),
-            )
-
-        def keys_block(j: Index) -> Statement:
-            start = begin + j * step
-            count = tirx.min(end_key - start, index(step))
-
-            def key_row(source):
-                return lambda row, term: load(source, [b, shared, tirx.min(start + row, index(p.keys - 1)), term])
-
-            scores = ragged_product(panel, count, p.features, key_row(self.k),
-                lambda term, column: load(qt, [term, column]), lambda row, column: (weights, [row, column]))
-            products = ragged_product(panel, count, p.value_features, key_row(self.v),
-                lambda term, column: load(dot, [term, column]), lambda row, column: (slopes, [row, column]))
-
-            def weight(row, vector, lane):
-                column = vector * lanes + lane
-                value = load(weights, [row, column])
-                if self.bias is not None:
-                    value = value + self._bias(b, h, tirx.min(first + column, p.queries - 1), start + row)
-                value = tirx.exp(value - load(lse, [column]))
-                if p.offset is not None:
-                    allowed = start + row <= first + column + p.offset
-                    value = tirx.Select(allowed, value, tirx.const(0, _DTYPE))
-                return store(weights, [row, column], value)
-
-            def slope(row, vector, lane):
-                column = vector * lanes + lane
-                value = load(weights, [row, column]) * (load(slopes, [row, column]) - load(delta, [column]))
-                return store(slopes, [row, column], value * tirx.const(p.scale, _DTYPE))
-
-            def added(panel, rows, terms, left, right, result, columns, make):
-                return [make(panel, rows, terms, left,
-                             lambda term, column, c=c: right(term, column + c),
-                             lambda row, column, c=c: result(row, column + c), adds=True)
-                        for c in range(0, columns, panel.width)]
-
-            of_keys, of_values = self.blocks.feature_panel(p.features), self.blocks.feature_panel(p.value_features)
-            # Tiles of the next products are whole, and what is past the keys of this block must not
-            # count: it would be added to the gradients of the next ones.
-            def blank(row, vector, lane):
-                column = vector * lanes + lane
-                return sequence(*(store(buffer, [count + row, column], tirx.const(0, _DTYPE)) for buffer in (weights, slopes)))
-
-            tallest = max(of_keys.rows, of_values.rows)
-            return sequence(
-                scores, products,
-                each_vector(count, panel, weight),
-                each_vector(count, panel, slope),
-                each_vector(tallest - 1, panel, blank),
-                *added(of_values, count, queries, lambda row, term: load(weights, [row, term]),
-                       lambda term, column: load(self.dout, [b, h, first + term, column]),
-                       lambda row, column: (dv, [start + row, column]), p.value_features, ragged_product),
-                *added(of_keys, count, queries, lambda row, term: load(slopes, [row, term]),
-                       lambda term, column: load(self.q, [b, h, first + term, column]),
-                       lambda row, column: (dk, [start + row, column]), p.features, ragged_product),
-                *added(of_keys, queries, count, lambda row, term: load(slopes, [term, row]),
-                       lambda term, column: load(self.k, [b, shared, start + term, column]),
-                       lambda row, column: (dq, [row, column]), p.features, product),
-            )
-
-        end = index(queries - 1)
-        return block(
+    def statement(self) -> Statement:
+        p, lanes = self.problem, self.blocks.lanes
+        attended = self.blocks.attended(self.first, self.queries)
+        result = Rows(self.whole.q_result, self.b, self.h)
+        return task(
             "queries",
-            transposed_rows(lambda row, column: (self.q, [b, h, first + row, column]), width, end, p.features, lanes, qt),
-            transposed_rows(lambda row, column: (self.dout, [b, h, first + row, column]), width, end, p.value_features, lanes, dot),
-            scaled(qt, p.features, panel, p.scale),
-            tirx.IfThenElse(begin == 0, filled(dq, queries, p.features, lanes, 0.0),
-                serial(queries, lambda row: each_vector_of(self.dq, row, p.features, lanes, lambda value: value,
-                    lambda column: (dq, [row, column]), lambda column: [b, h, first + row, column]))),
-            # Lanes past the last query hold anything, and nothing is added up across lanes.
-            filled_vector(lse, width, lanes), filled_vector(delta, width, lanes),
-            serial(queries, row_delta),
-            serial(ceil_div(tirx.max(end_key - begin, 0), step), keys_block),
-            serial(queries, lambda row: each_vector_of(dq, row, p.features, lanes, lambda value: value,
-                lambda column: (self.dq, [b, h, first + row, column]))),
-            buffers=[qt, dot, weights, slopes, dq, lse, delta, partial, number],
+            [
+                *(self.q_columns, self.ct_columns, self.weights, self.slopes),
+                *(self.q_sums, self.logsumexp, self.inner, self.partial),
+            ],
+            transposed_rows(self.q, self.first, self.queries, self.tile, self.q_columns),
+            transposed_rows(self.ct, self.first, self.queries, self.tile, self.ct_columns),
+            each_vector(p.features, self.tile, self._scaled),
+            cleared(self.q_sums, self.queries, lanes),
+            # Columns past the last query hold anything; nothing reads what comes of them.
+            each_vector(1, self.tile, lambda _, column: self._row_values(column)),
+            serial(self.queries, self._inner_product),
+            serial(ceil_div(attended, self.step), lambda j: self._keys(j * self.step, attended)),
+            serial(
+                self.queries,
+                lambda row: copied(
+                    p.features,
+                    lanes,
+                    lambda column: (self.q_sums, [row, column]),
+                    lambda column: result.at(self.first + row, column),
+                ),
+            ),
         )
 
-    def _bias(self, b, h, query, key):
-        at = zip((b, h, query, key), self.problem.bias, strict=True)
-        return load(self.bias, [index(0) if extent == 1 else i for i, extent in at])
+    def _row_values(self, column: Index) -> Statement:
+        query = tirx.min(self.first + column, index(self.problem.queries - 1))
+        value = load(self.whole.logsumexp, [self.b, self.h, query])
+        return store(self.logsumexp, [column], value)
 
+    def _inner_product(self, row: Index) -> Statement:
+        """The statement of Σ ȳ ∘ y of one query."""
+        lanes = self.blocks.lanes
+        zero, query = tirx.const(0, DTYPE), self.first + row
 
-def _one(panel):
-    from ..winograd.multiply import Panel
-    return Panel(1, 1, panel.lanes)
+        def add(column: Index, lane: Index) -> Statement:
+            term = self.ct.value(query, column) * self.y.value(query, column)
+            return store(self.partial, [lane], load(self.partial, [lane]) + term)
 
-def filled_vector(buffer, width, lanes):
-    from ....ir.loops import vectorized
-    return serial(width // lanes, lambda n: vectorized(lanes, lambda lane: store(buffer, [n * lanes + lane], tirx.const(0, _DTYPE))))
+        def add_lane(lane: Index) -> Statement:
+            total = load(self.inner, [row]) + load(self.partial, [lane])
+            return store(self.inner, [row], total)
+
+        return sequence(
+            vectorized(lanes, lambda lane: store(self.partial, [lane], zero)),
+            serial(
+                self.problem.value_features // lanes,
+                lambda n: vectorized(lanes, lambda lane: add(n * lanes + lane, lane)),
+            ),
+            store(self.inner, [row], zero),
+            serial(lanes, add_lane),
+        )
+
+    def _keys(self, start: Index, attended: Any) -> Statement:
+        """What is done for a block of keys from `start` on."""
+        p, tile, whole = self.problem, self.tile, self.whole
+        count = tirx.min(attended - start, index(self.step))
+        last = index(p.keys - 1)
+
+        def scores(rows: Rows, features: int, columns: Any, target: Any) -> Statement:
+            return ragged_product(
+                tile,
+                count,
+                features,
+                rows.from_row(start, last),
+                lambda term, column: load(columns, [term, column]),
+                lambda row, column: (target, [row, column]),
+            )
+
+        def weigh(row: Index, column: Index) -> Statement:
+            value = self.masked.biased(load(self.weights, [row, column]), start + row, column)
+            value = tirx.exp(value - load(self.logsumexp, [column]))
+            chosen = self.masked.chosen(value, 0.0, start + row, column)
+            return store(self.weights, [row, column], chosen)
+
+        def slope(row: Index, column: Index) -> Statement:
+            value = load(self.slopes, [row, column]) - load(self.inner, [column])
+            value = load(self.weights, [row, column]) * value
+            return store(self.slopes, [row, column], value * tirx.const(p.scale, DTYPE))
+
+        def clear(row: Index, column: Index) -> Statement:
+            zero, at = tirx.const(0, DTYPE), [count + row, column]
+            return sequence(store(self.weights, at, zero), store(self.slopes, at, zero))
+
+        def over_queries(panel: Any, columns: int, left: Any, right: Rows, sums: Any) -> Statement:
+            return added_product(
+                panel,
+                columns,
+                count,
+                self.queries,
+                lambda row, term: load(left, [row, term]),
+                right.from_row(self.first),
+                lambda row, column: (sums, [start + row, column]),
+            )
+
+        return sequence(
+            scores(self.k, p.features, self.q_columns, self.weights),
+            scores(self.v, p.value_features, self.ct_columns, self.slopes),
+            each_vector(count, tile, weigh),
+            each_vector(count, tile, slope),
+            # The tiles of the next products are whole: their rows past this block's keys add
+            # zeros to the gradients of the keys there.
+            each_vector(self.extra_rows, tile, clear),
+            over_queries(self.of_values, p.value_features, self.weights, self.ct, whole.v_sums),
+            over_queries(self.of_keys, p.features, self.slopes, self.q, whole.k_sums),
+            added_product(
+                self.of_keys,
+                p.features,
+                self.queries,
+                count,
+                lambda row, term: load(self.slopes, [term, row]),
+                self.k.from_row(start),
+                lambda row, column: (self.q_sums, [row, column]),
+            ),
+        )
+
+    def _scaled(self, row: Index, column: Index) -> Statement:
+        value = load(self.q_columns, [row, column]) * tirx.const(self.problem.scale, DTYPE)
+        return store(self.q_columns, [row, column], value)

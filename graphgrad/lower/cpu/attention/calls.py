@@ -31,7 +31,9 @@ _KERNELS = {ATTENTION: forward_kernel, GRADIENT: backward_kernel}
 def compute_attention_in_blocks(mod: tvm.IRModule, processor: Processor) -> tvm.IRModule:
     """Call kernels that compute attention in blocks, where these serve."""
     functions = [f for f in mod.functions.values() if isinstance(f, relax.Function)]
-    if not any(_is_served(each.value, processor) for f in functions for each in bindings_of(f.body)):
+    if not any(
+        _is_served(each.value, processor) for f in functions for each in bindings_of(f.body)
+    ):
         return mod
     builder = relax.BlockBuilder(mod)
 
@@ -46,7 +48,9 @@ def compute_attention_in_blocks(mod: tvm.IRModule, processor: Processor) -> tvm.
     return map_functions(mod, changed, builder)
 
 
-def problem_of(types: list[Any], scale: float, causal: str, processor: Processor) -> Attention | None:
+def problem_of(
+    types: list[Any], scale: float, causal: str, processor: Processor
+) -> Attention | None:
     """The sizes of an attention of operands of given types; None where no kernel serves it.
 
     Parameters
@@ -97,7 +101,7 @@ def _kernel_call(builder: relax.BlockBuilder, binding: Any, processor: Processor
     call, problem = binding.value, _problem(binding.value, processor)
     assert problem is not None
     name = call.op.name.replace(".", "_")
-    kernel = _KERNELS[call.op.name](problem, processor.lanes(_DTYPE), processor.registers)
+    kernel = _KERNELS[call.op.name](problem, processor)
     variable = builder.add_func(kernel, name)
     kind = type(binding.var)
     bindings: list[Any] = []

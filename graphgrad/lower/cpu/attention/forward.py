@@ -1,4 +1,4 @@
-"""Attention in blocks of queries and keys, with the softmax computed online.
+"""Attention in blocks of queries and keys, with the softmax computed as keys come.
 
 Dao, *FlashAttention-2* (2023), section 3.1; Rabe and Staats, *Self-attention does not need O(n²)
 memory* (2021).
@@ -6,19 +6,19 @@ memory* (2021).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 from ....ir.loops import (
     Index,
     Statement,
-    block,
     ceil_div,
     index,
     load,
     parallel,
-    registers,
     scratch,
     sequence,
     serial,
@@ -27,189 +27,207 @@ from ....ir.loops import (
 )
 from ....ops.define import OPAQUE
 from ....ops.tensor_table import kernel
-from ..winograd.multiply import product, ragged_product
+from ..tuning import Processor
+from ..winograd.multiply import ragged_product
 from .blocks import (
-    LOWEST,
+    DTYPE,
     Attention,
     Blocks,
+    Masked,
+    Rows,
+    added_product,
+    along_row,
+    cleared,
     each_vector,
-    filled,
-    scaled,
+    task,
     transposed_rows,
 )
 
-_DTYPE = "float32"
+_LOWEST = float(np.finfo(np.float32).min)
+"""The least finite score: maxima begin there, so that −∞ less a maximum is −∞, not NaN."""
 
 
-def forward_kernel(problem: Attention, lanes: int, registers: int) -> tirx.PrimFunc:
-    """The kernel of ``(q, k, v, [bias]) -> (out, logsumexp)``."""
-    return _Forward(problem, Blocks(problem, lanes, registers)).kernel()
+def forward_kernel(problem: Attention, processor: Processor) -> tirx.PrimFunc:
+    """The kernel of ``(q, k, v, [bias]) -> (y, logsumexp)``; a task is a block of queries."""
+    return _Forward(problem, processor).kernel()
 
 
 class _Forward:
-    """The parts of the kernel."""
+    """The kernel, in parts."""
 
-    def __init__(self, problem: Attention, blocks: Blocks):
-        self.problem, self.blocks = problem, blocks
+    def __init__(self, problem: Attention, processor: Processor):
+        self.problem, self.blocks = problem, Blocks(problem, processor)
         p = problem
         self.q = scratch("q", [p.batch, p.heads, p.queries, p.features])
         self.k = scratch("k", [p.batch, p.shared_heads, p.keys, p.features])
         self.v = scratch("v", [p.batch, p.shared_heads, p.keys, p.value_features])
         self.bias = None if p.bias is None else scratch("bias", p.bias)
-        self.out = scratch("out", [p.batch, p.heads, p.queries, p.value_features])
-        self.lse = scratch("logsumexp", [p.batch, p.heads, p.queries])
+        self.y = scratch("y", [p.batch, p.heads, p.queries, p.value_features])
+        self.logsumexp = scratch("logsumexp", [p.batch, p.heads, p.queries])
 
     def kernel(self) -> tirx.PrimFunc:
-        p = self.problem
-        params = [self.q, self.k, self.v, self.out, self.lse]
-        if self.bias is not None:
-            params.insert(3, self.bias)
-        tasks = p.batch * p.heads * self.blocks.count
-        return kernel(params, [parallel(tasks, self._task)], OPAQUE)
+        p, blocks = self.problem, self.blocks
+        bias = [] if self.bias is None else [self.bias]
 
-    def _task(self, trip: Index) -> Statement:
-        b, h, i = unravel(trip, [self.problem.batch, self.problem.heads, self.blocks.count])
-        last = self._block(b, h, i, self.blocks.last)
-        if self.blocks.count == 1 or self.blocks.last == self.blocks.width:
-            return last
-        whole = self._block(b, h, i, self.blocks.width)
-        return tirx.IfThenElse(i < self.blocks.count - 1, whole, last)
-
-    def _block(self, b: Index, h: Index, i: Index, queries: int) -> Statement:
-        """The results of a block of queries."""
-        p = self.problem
-        first = i * self.blocks.width
-        shared = tirx.floordiv(h, p.group) if p.group > 1 else h
-        panel = self.blocks.score_panel(queries)
-        step = self.blocks.block_keys(panel)
-        width = panel.width
-        qt = scratch("qt", [p.features, width])
-        scores = scratch("scores", [step, width])
-        sums = scratch("sums", [width, p.value_features])
-        maxima = registers("maxima", [panel.vectors, panel.lanes])
-        news = registers("news", [panel.vectors, panel.lanes])
-        totals = registers("totals", [panel.vectors, panel.lanes])
-        factors = scratch("factors", [width])
-
-        def at(vector: Index, lane: Index) -> list[Index]:
-            return [vector, lane]
-
-        def keys_block(j: Index) -> Statement:
-            start = j * step
-            count = tirx.min(self.blocks.keys_of(first, queries) - start, index(step))
-
-            def key_row(row: Index, term: Index) -> Any:
-                return load(self.k, [b, shared, tirx.min(start + row, index(p.keys - 1)), term])
-
-            multiply = ragged_product(
-                panel,
-                count,
-                p.features,
-                key_row,
-                lambda term, column: load(qt, [term, column]),
-                lambda row, column: (scores, [row, column]),
+        def body(trip: Index) -> Statement:
+            b, h, number = unravel(trip, [p.batch, p.heads, blocks.count])
+            first = number * blocks.width
+            return blocks.per_size(
+                number, lambda queries: _Queries(self, b, h, first, queries).statement()
             )
 
-            def masked(row: Index, vector: Index, lane: Index) -> Any:
-                column = vector * panel.lanes + lane
-                value = load(scores, [row, column])
-                if self.bias is not None:
-                    value = value + self._bias(b, h, tirx.min(first + column, p.queries - 1), start + row)
-                if p.offset is not None:
-                    allowed = start + row <= first + column + p.offset
-                    value = tirx.Select(allowed, value, tirx.const(float("-inf"), _DTYPE))
-                return value
+        params = [self.q, self.k, self.v, *bias, self.y, self.logsumexp]
+        return kernel(params, [parallel(p.batch * p.heads * blocks.count, body)], OPAQUE)
 
-            def take_maximum(row: Index, vector: Index, lane: Index) -> Statement:
-                column = vector * panel.lanes + lane
-                return store(news, at(vector, lane), tirx.max(load(news, at(vector, lane)), load(scores, [row, column])))
 
-            one = lambda body: each_vector(1, panel, body)
-            mask = []
-            if self.bias is not None or p.offset is not None:
-                mask = [each_vector(count, panel, lambda r, v, l: store(scores, [r, v * panel.lanes + l], masked(r, v, l)))]
+class _Queries:
+    """The results of a block of queries of one head.
 
-            def weight(row: Index, vector: Index, lane: Index) -> Statement:
-                place = [row, vector * panel.lanes + lane]
-                return store(scores, place, tirx.exp(load(scores, place) - load(maxima, at(vector, lane))))
+    Parameters
+    ----------
+    whole : _Forward
+    b, h, first : Index
+        The example, the head and the first query.
+    queries : int
+    """
 
-            def total(row: Index, vector: Index, lane: Index) -> Statement:
-                place = [row, vector * panel.lanes + lane]
-                return store(totals, at(vector, lane), load(totals, at(vector, lane)) + load(scores, place))
+    def __init__(self, whole: _Forward, b: Index, h: Index, first: Index, queries: int):
+        self.whole, self.problem, self.blocks = whole, whole.problem, whole.blocks
+        self.b, self.h, self.first, self.queries = b, h, first, queries
+        shared = tirx.floordiv(h, self.problem.group)
+        self.q, self.y = Rows(whole.q, b, h), Rows(whole.y, b, h)
+        self.k, self.v = Rows(whole.k, b, shared), Rows(whole.v, b, shared)
+        self.masked = Masked(self.problem, whole.bias, b, h, first)
+        self.tile = self.blocks.scores(queries)
+        self.step = self.blocks.keys_at_a_time(self.tile)
+        width = self.tile.width
+        self.q_columns = scratch("q_columns", [self.problem.features, width])
+        self.scores = scratch("scores", [self.step, width])
+        self.sums = scratch("sums", [width, self.problem.value_features])
+        # For each query: the maximum so far, the next one, the sum of exponentials so far, and
+        # the factor by which sums change with the maximum.
+        self.maxima, self.next_maxima, self.totals, self.factors = (
+            scratch(name, [width]) for name in ("maxima", "next_maxima", "totals", "factors")
+        )
 
-            features = self.blocks.feature_panel(p.value_features)
-            rescale = serial(
-                queries,
-                lambda row: each_vector_of(sums, row, p.value_features, panel.lanes, lambda value: value * load(factors, [row])),
-            )
-            add = [
-                product(
-                    features,
-                    queries,
-                    count,
-                    lambda row, term: load(scores, [term, row]),
-                    lambda term, column, c=c: load(self.v, [b, shared, start + term, column + c]),
-                    lambda row, column, c=c: (sums, [row, column + c]),
-                    adds=True,
-                )
-                for c in range(0, p.value_features, features.width)
-            ]
+    def statement(self) -> Statement:
+        p, lanes = self.problem, self.blocks.lanes
+        zero, one = tirx.const(0, DTYPE), tirx.const(1, DTYPE)
+        attended = self.blocks.attended(self.first, self.queries)
+
+        def inverse(column: Index) -> Any:
+            total = load(self.totals, [column])
+            return tirx.Select(total > zero, one / total, zero)
+
+        def logsumexp(column: Index) -> Any:
+            total = load(self.totals, [column])
+            value = load(self.maxima, [column]) + tirx.log(total)
+            return tirx.Select(total > zero, value, tirx.const(math.inf, DTYPE))
+
+        def result(row: Index) -> Statement:
+            factor = load(self.factors, [row])
             return sequence(
-                multiply,
-                *mask,
-                one(lambda _, v, l: store(news, at(v, l), load(maxima, at(v, l)))),
-                each_vector(count, panel, take_maximum),
-                one(lambda _, v, l: store(factors, [v * panel.lanes + l], tirx.exp(load(maxima, at(v, l)) - load(news, at(v, l))))),
-                one(lambda _, v, l: store(maxima, at(v, l), load(news, at(v, l)))),
-                one(lambda _, v, l: store(totals, at(v, l), load(totals, at(v, l)) * load(factors, [v * panel.lanes + l]))),
-                each_vector(count, panel, weight),
-                each_vector(count, panel, total),
-                rescale,
-                *add,
+                along_row(
+                    p.value_features,
+                    lanes,
+                    lambda column: store(
+                        *self.y.at(self.first + row, column),
+                        load(self.sums, [row, column]) * factor,
+                    ),
+                ),
+                store(
+                    self.whole.logsumexp,
+                    [self.b, self.h, self.first + row],
+                    load(self.totals, [row]),
+                ),
             )
 
-        one = lambda body: each_vector(1, panel, body)
-        zero, lowest = tirx.const(0, _DTYPE), tirx.const(LOWEST, _DTYPE)
-        inverse = lambda v, l: tirx.Select(
-            load(totals, at(v, l)) > zero, tirx.const(1, _DTYPE) / load(totals, at(v, l)), zero
-        )
-        return block(
-            "attention",
-            transposed_rows(
-                lambda row, column: (self.q, [b, h, first + row, column]),
-                width, index(queries - 1), p.features, panel.lanes, qt,
-            ),
-            scaled(qt, p.features, panel, p.scale),
-            one(lambda _, v, l: store(maxima, at(v, l), lowest)),
-            one(lambda _, v, l: store(totals, at(v, l), zero)),
-            filled(sums, width, p.value_features, panel.lanes, 0.0),
-            serial(ceil_div(self.blocks.keys_of(first, queries), step), keys_block),
-            one(lambda _, v, l: store(factors, [v * panel.lanes + l], inverse(v, l))),
-            serial(
-                queries,
-                lambda row: each_vector_of(
-                    sums, row, p.value_features, panel.lanes,
-                    lambda value: value * load(factors, [row]),
-                    lambda column: (self.out, [b, h, first + row, column]),
-                ),
-            ),
-            one(lambda _, v, l: store(totals, at(v, l), tirx.Select(
-                load(totals, at(v, l)) > zero,
-                load(maxima, at(v, l)) + tirx.log(load(totals, at(v, l))),
-                tirx.const(float("inf"), _DTYPE)))),
-            serial(queries, lambda row: store(self.lse, [b, h, first + row], load(totals, [tirx.floordiv(row, panel.lanes), tirx.floormod(row, panel.lanes)]))),
-            buffers=[qt, scores, sums, maxima, news, totals, factors],
+        return task(
+            "queries",
+            [
+                *(self.q_columns, self.scores, self.sums),
+                *(self.maxima, self.next_maxima, self.totals, self.factors),
+            ],
+            transposed_rows(self.q, self.first, self.queries, self.tile, self.q_columns),
+            each_vector(p.features, self.tile, self._scaled),
+            self._each(lambda column: store(self.maxima, [column], tirx.const(_LOWEST, DTYPE))),
+            self._each(lambda column: store(self.totals, [column], zero)),
+            cleared(self.sums, self.queries, lanes),
+            serial(ceil_div(attended, self.step), lambda j: self._keys(j * self.step, attended)),
+            self._each(lambda column: store(self.factors, [column], inverse(column))),
+            self._each(lambda column: store(self.totals, [column], logsumexp(column))),
+            serial(self.queries, result),
         )
 
-    def _bias(self, b: Index, h: Index, query: Index, key: Index) -> Any:
-        at = zip((b, h, query, key), self.problem.bias, strict=True)
-        return load(self.bias, [index(0) if extent == 1 else i for i, extent in at])
+    def _keys(self, start: Index, attended: Any) -> Statement:
+        """What a block of keys, from `start` on, adds to the sums."""
+        p, tile = self.problem, self.tile
+        count = tirx.min(attended - start, index(self.step))
+        scores = ragged_product(
+            tile,
+            count,
+            p.features,
+            self.k.from_row(start, index(p.keys - 1)),
+            lambda term, column: load(self.q_columns, [term, column]),
+            lambda row, column: (self.scores, [row, column]),
+        )
 
+        def mask(row: Index, column: Index) -> Statement:
+            value = self.masked.biased(load(self.scores, [row, column]), start + row, column)
+            chosen = self.masked.chosen(value, -math.inf, start + row, column)
+            return store(self.scores, [row, column], chosen)
 
-def each_vector_of(buffer, row, columns, lanes, value, target=None, source=None):
-    from ....ir.loops import vectorized
-    def element(vector, lane):
-        column = vector * lanes + lane
-        where, indices = target(column) if target else (buffer, [row, column])
-        return store(where, indices, value(load(buffer, source(column) if source else [row, column])))
-    return serial(columns // lanes, lambda vector: vectorized(lanes, lambda lane: element(vector, lane)))
+        def take_maximum(row: Index, column: Index) -> Statement:
+            greater = tirx.max(load(self.next_maxima, [column]), load(self.scores, [row, column]))
+            return store(self.next_maxima, [column], greater)
+
+        def weigh(row: Index, column: Index) -> Statement:
+            difference = load(self.scores, [row, column]) - load(self.maxima, [column])
+            return store(self.scores, [row, column], tirx.exp(difference))
+
+        def add_up(row: Index, column: Index) -> Statement:
+            total = load(self.totals, [column]) + load(self.scores, [row, column])
+            return store(self.totals, [column], total)
+
+        def factor(column: Index) -> Any:
+            return tirx.exp(load(self.maxima, [column]) - load(self.next_maxima, [column]))
+
+        def rescale(row: Index) -> Statement:
+            by = load(self.factors, [row])
+            return along_row(
+                p.value_features,
+                tile.lanes,
+                lambda column: store(self.sums, [row, column], load(self.sums, [row, column]) * by),
+            )
+
+        return sequence(
+            scores,
+            *([each_vector(count, tile, mask)] if self.masked.changes else []),
+            self._each(lambda c: store(self.next_maxima, [c], load(self.maxima, [c]))),
+            each_vector(count, tile, take_maximum),
+            self._each(lambda c: store(self.factors, [c], factor(c))),
+            self._each(lambda c: store(self.maxima, [c], load(self.next_maxima, [c]))),
+            self._each(
+                lambda c: store(self.totals, [c], load(self.totals, [c]) * load(self.factors, [c]))
+            ),
+            each_vector(count, tile, weigh),
+            each_vector(count, tile, add_up),
+            serial(self.queries, rescale),
+            added_product(
+                self.blocks.along(p.value_features),
+                p.value_features,
+                self.queries,
+                count,
+                lambda row, term: load(self.scores, [term, row]),
+                self.v.from_row(start),
+                lambda row, column: (self.sums, [row, column]),
+            ),
+        )
+
+    def _scaled(self, row: Index, column: Index) -> Statement:
+        value = load(self.q_columns, [row, column]) * tirx.const(self.problem.scale, DTYPE)
+        return store(self.q_columns, [row, column], value)
+
+    def _each(self, body: Any) -> Statement:
+        """Loops over the queries, given the column of each."""
+        return each_vector(1, self.tile, lambda _, column: body(column))
