@@ -12,17 +12,26 @@ from .cpu.tuning import processor_of
 
 
 def attention_kernels(
-    target: tvm.target.Target,
+    target: tvm.target.Target, saves_memory: bool = False
 ) -> Callable[[list[Any], float, str], bool]:
-    """Whether an attention of operands of given types, a scale and a causal order has a kernel.
+    """Whether an attention of operands of given types, a scale and a causal order is fused.
 
     See `graphgrad.ops.attention_pattern.fuse_attention`.
+
+    Parameters
+    ----------
+    target : Target
+    saves_memory : bool
+        Whether all is fused that a kernel serves, and not only where that takes less time.
     """
     if str(target.kind.name) != "llvm":
         return lambda types, scale, causal: False
     processor = processor_of(target)
 
     def serves(types: list[Any], scale: float, causal: str) -> bool:
-        return problem_of(types, scale, causal, processor) is not None
+        problem = problem_of(types, scale, causal, processor)
+        if problem is None:
+            return False
+        return saves_memory or problem.queries * problem.keys >= processor.min_scores
 
     return serves

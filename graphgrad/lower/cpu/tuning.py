@@ -140,6 +140,9 @@ class Processor:
     by_lane : bool
         Whether a multiply-add takes one lane of a register as a factor of all its own. Contractions
         then load neighboring terms of what is broadcast as one vector.
+    min_scores : int
+        Scores of a head from which on attention is computed in blocks. Fewer are in a core's cache
+        whole, and to keep the weights takes less time than to compute them again.
     contraction : ContractionCosts
     winograd : WinogradCosts
     """
@@ -152,6 +155,7 @@ class Processor:
     line_bytes: int = 64
     sum_vectors: int = 4
     by_lane: bool = False
+    min_scores: int = 1 << 14
     contraction: ContractionCosts = ContractionCosts()
     winograd: WinogradCosts = WinogradCosts()
 
