@@ -52,6 +52,7 @@ lower/cpu/contraction/test_replace.py
 lower/cpu/contraction/test_tile.py
 lower/fusion/horizontal/test_flat.py
 lower/cpu/rowwise/test_emit.py::test_every_combiner
+lower/cpu/attention/test_kernels.py::definition[plain]
 lower/cpu/test_schedule.py
 lower/cpu/test_vector_math.py
 lower/cpu/winograd/test_form.py
