@@ -12,6 +12,7 @@ from ..profile.profile import Profile, profile
 from ..profile.text import budget_text, check_figure_path, timing_text, write_profile_figure
 from ..report.table import show
 from ..train.step import train_step
+from .against import compare
 from .job import chosen_memory, chosen_precision
 from .sample_batch import sample_batch
 
@@ -21,6 +22,8 @@ DEFAULT_STEPS = 10
 
 def run(arguments: argparse.Namespace) -> int:
     """Time the training step of a model, and say where the time goes if asked for."""
+    if arguments.against is not None:
+        return compare(arguments)
     if arguments.figure is not None:
         if not arguments.profile and arguments.memory is None:
             raise ArgumentError("--figure draws a profile; give --profile too")

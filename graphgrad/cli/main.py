@@ -118,11 +118,18 @@ Time the training step of a model, on random data unless --data gives some. With
 where its time and memory go: kernels by op class, forward and backward, with the names of the ONNX
 nodes and who wrote their gradients, and the bytes in use over the step. With --memory, compare the
 step within that budget with the step without one.
+
+With --against torch, compare with PyTorch (pip install 'graphgrad[torch]'), eager and, where there
+is a C++ compiler, by torch.compile, images in either memory format: the same weights and batch,
+each in a process of its own, in turns, the others stopped. Initial losses must agree. There is a
+twin of the files of graphgrad.models, and of convolutional networks like them. The machine should
+be idle.
 """
 
 BENCH_EXAMPLES = """\
 examples:
   graphgrad bench model.onnx
+  graphgrad bench model.onnx --against torch
   graphgrad bench model.onnx --memory 0.6
   graphgrad bench model.onnx --profile --batch 32
   graphgrad bench model.onnx --profile --figure profile.svg
@@ -338,6 +345,11 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=cli_bench.run)
     add = command.add_argument
     add("model", metavar="MODEL", help="ONNX file")
+    add(
+        "--against",
+        choices=["torch"],
+        help="compare with a twin in PyTorch, eager and compiled, in turns",
+    )
     add("--profile", action="store_true", help="say where time and memory go")
     add("--figure", metavar="FILE", help="draw the profile, as .svg or .png (needs matplotlib)")
     _add_sample_step(command)

@@ -19,7 +19,9 @@ _EQUATIONS = 3  # that an encoding fulfills beyond those that determine it
 
 def is_uniform(array: np.ndarray) -> bool:
     """Whether all elements are one number, as of weights that start at 0, 1 or 1e-6."""
-    return array.size > 0 and bool((array == array.flat[0]).all())
+    if array.size == 0 or array.flat[0] != array.flat[-1]:  # at once for most weights
+        return False
+    return bool((array == array.flat[0]).all())
 
 
 def is_mask(array: np.ndarray) -> bool:

@@ -80,10 +80,11 @@ def from_onnx(
     shapes, sequence_notes = spread_inputs(proto.graph, shapes)
     notes += sequence_notes
     types = input_types(proto.graph, shapes)
-    decided = roles(proto.graph)
+    # Once: a message copies the data whenever it is asked for them.
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    decided = roles(proto.graph, arrays)
     variables = [*decided.params, *decided.state]
     module, outputs = import_graph(proto, types, variables, custom)
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     model = Model(
         module,
         {name: arrays[name] for name in decided.params},

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.ir import GenericConst, IRModule
 
@@ -120,14 +120,15 @@ class _Importer:
         self._values: dict[str, relax.Expr] = {}
         self._known: dict[str, KnownValue] = {}
         types = dict(input_types)
-        arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+        tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
         for name in variables:
-            types[name] = relax.TensorType(arrays[name].shape, str(arrays[name].dtype))
+            dtype = helper.tensor_dtype_to_np_dtype(tensors[name].data_type)
+            types[name] = relax.TensorType(list(tensors[name].dims), str(dtype))
         self._parameters = [relax.Var(name, ty) for name, ty in types.items()]
         self._values.update((var.name, var) for var in self._parameters)
-        for name, array in arrays.items():
+        for name, tensor in tensors.items():
             if name not in self._values:
-                self._add_constant(name, array)
+                self._add_constant(name, numpy_helper.to_array(tensor))
         self._arithmetic = ExactArithmetic(
             symbols(extent for var in self._parameters for extent in var.ty.shape or ())
         )

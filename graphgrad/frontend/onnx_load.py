@@ -77,7 +77,12 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     of their data, `load` has asked.
     """
     graph = proto.graph
-    large = {t.name: t for t in graph.initializer if len(t.raw_data) > _MOST_CHECKED_BYTES}
+    large = {
+        t.name: t
+        for t in graph.initializer
+        # `len(t.raw_data)` would copy them.
+        if t.HasField("raw_data") and t.ByteSize() > _MOST_CHECKED_BYTES
+    }
     if not large or proto.ir_version < 4:  # before, initializers had to be inputs
         return proto
     light = onnx.ModelProto()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from .constant_values import is_uniform
 from .onnx_graph import all_nodes
@@ -30,10 +29,14 @@ _NORM_OUTPUT = re.compile(r"batch_?norm|^getitem(_\d+)?$", re.IGNORECASE)
 _SMALLEST = 16  # elements of matrices that are compared; smaller ones may be equal by chance
 
 
-def weight_notes(graph: onnx.GraphProto, weights: Collection[str]) -> list[str]:
+def weight_notes(
+    graph: onnx.GraphProto, weights: Collection[str], arrays: Mapping[str, np.ndarray]
+) -> list[str]:
     """Notes on weights that an exporter has computed, merged, or written more than once."""
     notes = []
-    tensors = {tensor.name: tensor for tensor in graph.initializer if tensor.name in weights}
+    tensors = {
+        tensor.name: arrays[tensor.name] for tensor in graph.initializer if tensor.name in weights
+    }
     computed = [name for name in tensors if _COMPUTED_NAME.search(name)]
     if computed:
         notes.append(
@@ -51,7 +54,7 @@ def weight_notes(graph: onnx.GraphProto, weights: Collection[str]) -> list[str]:
             f"tensors of one number are the weights of several layers each, and train as one: "
             f"{merged}; where an exporter has merged equal weights, {_KEEP}"
         )
-    for names in _equal_matrices(tensors.values()):
+    for names in _equal_matrices(tensors):
         notes.append(
             f"the weights {names} are equal and train apart; if the model ties them, {_KEEP}, or "
             "read one initializer in all places"
@@ -79,22 +82,19 @@ def _read_often(graph: onnx.GraphProto, names: Collection[str]) -> Iterator[str]
                 yield name
 
 
-def _is_filled(tensor: onnx.TensorProto) -> bool:
+def _is_filled(array: np.ndarray) -> bool:
     """Whether a tensor is one number, repeated."""
-    return sum(tensor.dims) > 1 and is_uniform(numpy_helper.to_array(tensor))
+    return sum(array.shape) > 1 and is_uniform(array)
 
 
-def _equal_matrices(tensors: Collection[onnx.TensorProto]) -> Iterator[list[str]]:
+def _equal_matrices(tensors: Mapping[str, np.ndarray]) -> Iterator[list[str]]:
     """Yield the names of matrices that are equal, or each other's transpose."""
-    groups: dict[tuple[int, ...], list[tuple[str, np.ndarray]]] = defaultdict(list)
-    for tensor in tensors:
-        if len(tensor.dims) == 2:
-            array = numpy_helper.to_array(tensor)
-            if array.size >= _SMALLEST and not is_uniform(array):
-                # The sum of the bits is the same in any order of the elements.
-                bits = array.reshape(-1).view(f"uint{8 * array.itemsize}")
-                key = (tensor.data_type, array.size, int(bits.sum(dtype="uint64")))
-                groups[key].append((tensor.name, array))
+    groups: dict[tuple[np.dtype, int, int], list[tuple[str, np.ndarray]]] = defaultdict(list)
+    for name, array in tensors.items():
+        if array.ndim == 2 and array.size >= _SMALLEST and not is_uniform(array):
+            # The sum of the bits is the same in any order of the elements.
+            bits = array.reshape(-1).view(f"uint{8 * array.itemsize}")
+            groups[array.dtype, array.size, int(bits.sum(dtype="uint64"))].append((name, array))
     for group in groups.values():
         (_, first), *_ = group
         names = [

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from . import constant_values as values
 from .onnx_graph import Reader, is_float
@@ -156,8 +155,8 @@ class Roles:
     notes: list[str]
 
 
-def roles(graph: onnx.GraphProto) -> Roles:
-    """The decision for each initializer of a graph."""
+def roles(graph: onnx.GraphProto, arrays: Mapping[str, np.ndarray]) -> Roles:
+    """The decision for each initializer of a graph, whose values are `arrays` by name."""
     judge = Judge(graph)
     params, state = [], []
     names_by_reason: dict[str, list[str]] = defaultdict(list)
@@ -165,7 +164,9 @@ def roles(graph: onnx.GraphProto) -> Roles:
         if judge.is_statistic(tensor.name):
             state.append(tensor.name)
         elif is_float(tensor):
-            reason = judge.reason(tensor.name, tensor.dims, partial(numpy_helper.to_array, tensor))
+            reason = judge.reason(
+                tensor.name, tensor.dims, partial(arrays.__getitem__, tensor.name)
+            )
             if reason is not None and reason != SETTING:
                 names_by_reason[reason].append(tensor.name)
             if reason not in (SETTING, LITERAL):
@@ -175,7 +176,7 @@ def roles(graph: onnx.GraphProto) -> Roles:
     ]
     notes = [_note(reason, names) for reason, names in names_by_reason.items()]
     weights = set(params).difference(constants)
-    return Roles(params, state, constants, notes + weight_notes(graph, weights))
+    return Roles(params, state, constants, notes + weight_notes(graph, weights, arrays))
 
 
 def _note(reason: str, names: Sequence[str]) -> str:
