@@ -45,6 +45,7 @@ from graphgrad.ir.kernel_structure import stages, static, volume
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
+from graphgrad.lower.cuda.column_tiles import arrives_last
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.lower.cuda.lowering import PIPELINE
 from graphgrad.lower.cuda.reduction import along_terms
@@ -223,6 +224,8 @@ def _kind(func: tirx.PrimFunc, schedule: Schedule | None, counts: Counter[str]) 
     """What a kernel does; one that a pass has made of scheduled ones has no schedule."""
     if schedule is not None and schedule.rule in ("parallel", "serial"):
         return HANDMADE
+    if any(map(arrives_last, nodes_in(func.body, tvm.ir.Call))):
+        return REDUCTION  # Of columns: its threads combine what they have in shared memory.
     if counts["LDS"]:
         return CONTRACTION
     return REDUCTION if counts["SHFL"] or _loops(func) else MAP

@@ -47,6 +47,7 @@ from .cuda import schedule as cuda
 from .cuda import stages as cuda_stages
 from .cuda.block_rows import BLOCK_ROWS
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
+from .cuda.early_casts import cast_early
 from .cuda.library.select import call_libraries
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
@@ -109,6 +110,7 @@ PASSES: list[Entry] = [
     fuse_rowwise,
     fuse_accumulation,
     When("copies_overlaps", [copy_overlaps]),
+    cast_early,
     mark_flat_maps,
     widen_factors,
     cpu.schedule_loops,

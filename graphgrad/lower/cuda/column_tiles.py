@@ -50,6 +50,9 @@ _BUSY_BLOCKS = 528
 _MIN_TERMS = 8
 """Terms that a thread must have for more blocks to be worth their parts."""
 
+_MAX_RUN = 128
+"""Parts that a thread adds up one after the other; more in blocks, which take more registers."""
+
 _MAX_TILES = 1024
 """Tiles of a launch at most: each has a counter of the blocks that have arrived."""
 
@@ -272,7 +275,7 @@ class _Launch:
         """The launch, and the buffers of the parts."""
         tile = self._tile
         statements = [tirx.AllocBuffer(shared) for shared in self._shared]
-        statements += self._reduced(self._of_terms())
+        statements += self._reduced(self._of_terms(), True)
         statements += self._combined(self._stored_parts)
         is_last = cuda_func_call(
             _ARRIVAL,
@@ -281,8 +284,11 @@ class _Launch:
             source_code=_ARRIVAL_SOURCE,
             return_type="int32",
         )
-        ending = sequence(*self._reduced(self._of_parts()), *self._combined(self._finished))
-        statements.append(tirx.IfThenElse(is_last != tirx.const(0, "int32"), ending, None))
+        is_long = tile.parts > _MAX_RUN * tile.rows
+        ending = self._reduced(self._of_parts(), is_long) + self._combined(self._finished)
+        statements.append(
+            tirx.IfThenElse(is_last != tirx.const(0, "int32"), sequence(*ending), None)
+        )
         inner = bound(self._thread, index(THREADS), "threadIdx.x", sequence(*statements))
         launch = bound(self._block, index(tile.tiles * tile.parts), "blockIdx.x", inner)
         return launch, self._parts
@@ -320,7 +326,7 @@ class _Launch:
 
         return trip, count, update
 
-    def _reduced(self, terms: tuple[Any, Any, Any]) -> list[Any]:
+    def _reduced(self, terms: tuple[Any, Any, Any], in_blocks: bool) -> list[Any]:
         """The statements by which a thread reduces its terms, and shares what it has."""
         trip, count, update = terms
         lanes, lane = self._tile.lanes, variable("lane")
@@ -336,6 +342,8 @@ class _Launch:
         ]
         updates = [store(b, [lane], value) for b, value in zip(held, values, strict=True)]
         summed = loop(trip, count, self._over_lanes(lane, updates))
+        if in_blocks:
+            summed = sum_in_blocks(summed, scope="local", total=None)
         at = tirx.floormod(self._thread, self._tile.width) * lanes + lane
         shared = [
             store(buffer, [self._row, at], load(mine, [lane]))
@@ -344,7 +352,7 @@ class _Launch:
         body = sequence(
             *taken,
             self._over_lanes(lane, starts),
-            sum_in_blocks(summed, scope="local", total=None),
+            summed,
             self._over_lanes(lane, shared),
         )
         if self._tile.groups % self._tile.width:

@@ -197,7 +197,7 @@ def _split(kernel: Any, inputs: int) -> _Split | None:
             _is_small_map(stage)
             and stage.work * _MIN_RATIO <= most
             and is_among(written, internal)
-            and all(is_among(b, made) or not is_among(b, internal) for b in read)
+            and all(is_among(b, [*made, *func.params[:inputs]]) for b in read)
         ):
             small.append(i)
             made.append(written)

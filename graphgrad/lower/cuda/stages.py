@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, tirx
 
 from ...ir.kernel_structure import (
     Axis,
@@ -264,7 +264,10 @@ class _Kernel:
         assert nest_parts is not None
         loops, realize = nest_parts
         if not stage.reduced:
-            return [_map_launch(stage, loops, realize)], []
+            # TVM recognizes what only gives a tensor another shape, to make a view of it, by a loop
+            # over single elements.
+            moves_lanes = not relax.analysis.has_reshape_pattern(self.func)
+            return [_map_launch(stage, loops, realize, moves_lanes)], []
         epilogues = [
             epilogue
             for epilogue in epilogues_of(stage, self.stages, list(self.block.alloc_buffers))
@@ -331,9 +334,9 @@ def launches(reduction: Reduction, name: str) -> Launches:
     return kernels, buffers
 
 
-def _map_launch(stage: Stage, loops: list[Any], realize: Any) -> Any:
+def _map_launch(stage: Stage, loops: list[Any], realize: Any, moves_lanes: bool) -> Any:
     """The launch of a map, in which a thread computes as many elements as fill a wide access."""
-    lanes = lanes_of(loops, [*stage.loads, *stage.stores])
+    lanes = lanes_of(loops, [*stage.loads, *stage.stores]) if moves_lanes else 1
     if lanes == 1:
         return one_thread_per_point(loops, realize)
     axes = [iterator.var for iterator in realize.block.iter_vars]

@@ -1,0 +1,69 @@
+"""Casts of parameters at the beginning of a function, so that they are one launch; views."""
+
+import pytest
+import tvm
+from tvm import relax
+
+from graphgrad.lower.pipeline import lower
+from tests.lower.cuda.sources import TARGET
+from tests.lower.programs import tensor_type
+
+op = relax.op
+
+
+def called(function, *types):
+    """Return the names of the kernels that a function calls, in order."""
+    params = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(function(*params))
+        builder.emit_func_output(result)
+    lowered = lower(builder.get(), TARGET)
+    return [
+        binding.value.op.name_hint
+        for block in lowered["main"].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call) and isinstance(binding.value.op, tvm.ir.GlobalVar)
+    ]
+
+
+def half(x):
+    return op.astype(x, "bfloat16")
+
+
+def layers(x, *weights):
+    """Products of half precision, each with its own weights."""
+    for weight in weights:
+        x = op.matmul(x, half(weight))
+    return x
+
+
+def test_casts_of_parameters_are_one_launch():
+    names = called(
+        layers, tensor_type(64, 64, dtype="bfloat16"), *[tensor_type(64, 64) for _ in range(3)]
+    )
+    assert names[0] == "cast_horizontal"
+    assert not any(name.startswith("cast") for name in names[1:])
+
+
+def test_a_cast_of_what_is_computed_stays():
+    def function(x, y):
+        product = op.matmul(x, y)
+        return op.matmul(half(product), half(op.permute_dims(product)))
+
+    names = called(function, *[tensor_type(64, 64)] * 2)
+    assert "cast" not in names[0] or names[0].startswith("fused_matmul")
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (512, 384)], ids=str)
+def test_another_shape_is_a_view_however_large(shape):
+    """Kernels whose threads have several elements are not recognized."""
+
+    def function(x):
+        y = op.reshape(op.exp(x), [shape[1], shape[0]])
+        return op.add(op.sum(y, [0]), op.max(y, [0]))
+
+    assert not any(
+        name == "reshape" for name in called(function, tensor_type(*shape, dtype="bfloat16"))
+    )
