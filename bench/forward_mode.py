@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 from field import positive, some_of
 from machine import facts, usable_cores, versions
-from specs import SPECS
+from specs import SPECS, shape_of
 from table import table
 from tvm import relax
 
@@ -44,12 +44,13 @@ HEADER = ["model", "function", "ms", "forward passes", "counted", "ratio"]
 def forward_of(name: str) -> tuple[Forward, list[str]]:
     """Return the forward pass of a model with its loss, and the names of its weights."""
     spec = SPECS[name]
-    model = gg.from_onnx(spec.proto())
+    proto = spec.proto()
+    model = gg.from_onnx(proto)
     wrt = model.trainable()
     checked = objective(
         model, "cross_entropy", wrt, "llvm", "auto", True, "float32", None, True, lambda *_: wrt
     )
-    return checked.forward([(spec.batch, *spec.example)]), wrt
+    return checked.forward([shape_of(proto.graph.input[0])]), wrt
 
 
 def functions_of(forward: Forward, wrt: Sequence[str]) -> dict[str, tuple[tvm.IRModule, str]]:

@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 from growth_programs import chain, grid_sample
 from machine import facts, versions
-from onnx import numpy_helper
+from roofline import contractions
 from table import table
 
 import graphgrad as gg
@@ -42,23 +42,6 @@ DEPTHS: dict[str, Callable[..., onnx.ModelProto]] = {
 BATCHES = (8, 16, 32, 64, 128)
 CHAINS = (50, 100, 200, 500, 1000, 2000, 5000)
 CLASSES = 10
-
-
-def multiplications(proto: onnx.ModelProto) -> int:
-    """Return how many numbers the convolutions and the linear layer multiply, forward."""
-    inferred = onnx.shape_inference.infer_shapes(proto)
-    shapes = {
-        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
-        for value in (*inferred.graph.value_info, *inferred.graph.output)
-    }
-    weights = {w.name: numpy_helper.to_array(w).shape for w in proto.graph.initializer}
-    total = 0
-    for node in proto.graph.node:
-        if node.op_type == "Conv":
-            total += int(np.prod(shapes[node.output[0]]) * np.prod(weights[node.input[1]][1:]))
-        elif node.op_type == "Gemm":
-            total += int(shapes[node.output[0]][0] * np.prod(weights[node.input[1]]))
-    return total
 
 
 def measure(proto: onnx.ModelProto, steps: int) -> dict[str, Any]:
@@ -77,7 +60,7 @@ def measure(proto: onnx.ModelProto, steps: int) -> dict[str, Any]:
         start = time.perf_counter()
         float(step(images, labels))
         seconds.append(time.perf_counter() - start)
-    products = multiplications(proto)
+    products = sum(each.multiplications for each in contractions(proto))
     operators = len(proto.graph.node)
     later = statistics.median(seconds)
     return {

@@ -17,10 +17,8 @@ import argparse
 import importlib.util
 import json
 import math
-import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,8 +33,7 @@ from kernel_entrants import REFERENCE, Entrant, Entrants, entrants
 from kernel_groups import DEFAULT_GROUPS, GROUPS, cases
 from kernel_report import report, summary
 from machine import facts, usable_cores, versions
-
-_PEAK = Path(__file__).with_name("peak.py")
+from roofline import peak
 
 TOLERANCE = 2e-4
 """Largest difference from torch's values that is not wrong, to the largest value: sums of 400,000
@@ -73,14 +70,6 @@ def main() -> None:
     print(json.dumps(result, indent=1) if arguments.json else report(result))
     if any("error" in found for entry in measured for found in entry["contenders"].values()):
         sys.exit(1)
-
-
-def peak(threads: int, clock: str) -> dict[str, float]:
-    """Return the machine's GFLOP/s and GB/s, measured in a process of its own."""
-    environment = os.environ | {"TVM_NUM_THREADS": str(threads)}
-    command = [sys.executable, str(_PEAK), str(threads), clock]
-    found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment))
-    return found
 
 
 def chosen_cases(arguments: argparse.Namespace) -> dict[Case, list[str]]:

@@ -33,13 +33,17 @@ from typing import Any
 
 from contenders import BEFORE, CONTENDERS, HALVES, INSTRUCTION_SETS, QUICK, in_precision
 from field import Field, add_clock, add_pace, check_clock, chosen_pace, positive, say, some_of
+from limits import verdicts
 from machine import facts, machine_of, usable_cores, versions
 from process import Contender, ContenderError, Stepping
+from roofline import least_milliseconds, peak
 from rounds import Record, Turn, figures_of
-from specs import FAMILIES, SPECS, AnySpec, write
+from specs import FAMILIES, SPECS, Spec, write
 from specs import QUICK as QUICK_MODELS
 from table import table
 from workload import Workload
+
+import graphgrad as gg
 
 OURS = "graphgrad"
 _OURS_MODULE = CONTENDERS[OURS][0]
@@ -51,6 +55,7 @@ HEADER = [
     "model, contender",
     "ms per step",
     "ratio",
+    "roofline",
     "first step s",
     "again s",
     "first MB",
@@ -61,11 +66,14 @@ HEADER = [
 ]
 
 
-def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    spec: Spec, settings: argparse.Namespace, peaks: dict[str, float] | None
+) -> dict[str, Any]:
     """Compare the contenders on one model; a failed one is reported with its error."""
     field = Field(chosen_pace(settings, MOST_STEPS), tell)
     with tempfile.TemporaryDirectory() as folder:
         workload = write(spec, Path(folder))
+        example = list(workload.batch()[0].shape[1:])
         try:
             for name in settings.contenders:
                 say(f"  {name}: first step")
@@ -73,9 +81,11 @@ def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
             check_losses(field.running)
             records = field.compete()
             ours = records[OURS].median_seconds() if OURS in records else None
+            least = None if peaks is None else least_milliseconds(workload.proto(), peaks)
             return {
                 "batch": spec.batch,
-                "example": list(spec.example),
+                "example": example,
+                "roofline_ms": least,
                 "contenders": {
                     name: figures(field.running[name], records[name], ours)
                     if name in records
@@ -185,7 +195,7 @@ def report(result: dict[str, Any]) -> str:
                 rows.append([f"  {contender}", "failed", *[""] * (len(HEADER) - 2)])
                 notes.append(f"{name}: {contender} failed: {measured['error']}")
                 continue
-            rows.append([f"  {contender}", *_cells(measured)])
+            rows.append([f"  {contender}", *_cells(measured, entry["roofline_ms"])])
             includes[contender] = f"{contender}: {measured['includes']}"
             if not measured["quiet"]:
                 notes.append(f"{name}: {contender} never had the machine to itself: NOT QUIET")
@@ -195,7 +205,10 @@ def report(result: dict[str, Any]) -> str:
             "",
             *notes,
             *includes.values(),
-            "ratio: time over graphgrad's. first step: import, compilation and one step.",
+            *verdicts(result),
+            "ratio: time over graphgrad's. roofline: time over the least that the operations, in",
+            "their direct form, and the bytes of the model need. first step: import,",
+            "compilation and one step.",
             "again: in a second process, which finds what the first has compiled.",
             "MB: growth of resident memory since libraries were loaded: highest in the process",
             "that compiles; highest in the process that competes, and at the end.",
@@ -205,12 +218,13 @@ def report(result: dict[str, Any]) -> str:
     )
 
 
-def _cells(measured: dict[str, Any]) -> list[str]:
+def _cells(measured: dict[str, Any], roofline: float | None) -> list[str]:
     ratio, memory, turns = (measured[key] for key in ("ratio_to_graphgrad", "memory", "turns"))
     first = measured.get("first_memory")
     return [
         f"{measured['step_ms']:.2f}",
         "" if ratio is None else f"{ratio:.2f}",
+        "" if roofline is None else f"{measured['step_ms'] / roofline:.2f}",
         f"{measured['first_step_seconds']:.1f}",
         f"{again:.1f}" if (again := measured.get("first_step_again_seconds")) else "",
         "" if first is None else f"{first['peak_growth_mb']:.0f}",
@@ -270,7 +284,7 @@ def check_contenders(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         )
 
 
-def chosen_spec(name: str, arguments: argparse.Namespace) -> AnySpec:
+def chosen_spec(name: str, arguments: argparse.Namespace) -> Spec:
     """Return a model's spec with what the command line says otherwise."""
     changes = {"batch": arguments.batch, "width": arguments.width}
     given = {key: value for key, value in changes.items() if value is not None}
@@ -281,10 +295,12 @@ def main() -> None:
     arguments = parse_arguments()
     # Without this, a terminated benchmark would leave stopped processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Of what the processor can do, not of what `--isa` holds the contenders to.
+    peaks = peak(arguments.threads, arguments.clock) if arguments.isa is None else None
     measured = {}
     for name in arguments.models:
         say(name)
-        measured[name] = measure(chosen_spec(name, arguments), arguments)
+        measured[name] = measure(chosen_spec(name, arguments), arguments, peaks)
     given = {**vars(arguments), "before": arguments.before and arguments.before.name}
     settings = {key: value for key, value in given.items() if key != "json"}
     result = {
@@ -292,6 +308,8 @@ def main() -> None:
         "machine": facts(),
         "versions": versions(),
         "settings": settings,
+        "mcpu": str(gg.target("llvm").attrs["mcpu"]),
+        "peak": peaks,
         "models": measured,
     }
     print(json.dumps(result, indent=1) if arguments.json else report(result))

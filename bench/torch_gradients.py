@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import torch
-from torch_twin import twin
+
+from graphgrad.models.torch_twin import twin
 
 
 def gradients(

@@ -1,9 +1,7 @@
-"""Networks in torch as one writes them by hand, with the names of ``graphgrad.models``.
+"""Residual networks in torch as one writes them by hand, with the names of ``graphgrad.models``.
 
-The structure is read from the weights' names and shapes: a state dict determines its twin, but for
-the heads of attention. Residual networks of basic blocks with a 3×3 stem are for machines without
-onnx; where there is onnx, `torch_twin` takes any file. Transformer encoders are torch's own, whose
-attention is one function, while the file has an operator for each part of it.
+The structure is read from the weights' names and shapes: a state dict determines its twin. It is
+for machines without onnx; where there is onnx, ``graphgrad.models.torch_twin`` takes any file.
 """
 
 from __future__ import annotations
@@ -97,73 +95,4 @@ def residual_network(weights: dict[str, torch.Tensor]) -> ResidualNetwork:
             f"the weights are not those of a residual network of basic blocks: "
             f"missing {sorted(set(missing) - counters)}, unexpected {unexpected}"
         )
-    return model
-
-
-class TransformerEncoder(nn.Module):
-    """torch's encoder, the mean over the sequence, and a linear layer.
-
-    Parameters
-    ----------
-    layers, width, heads, feed_forward, classes : int
-        As of ``graphgrad.models.transformer_encoder``.
-    norm_first : bool
-    """
-
-    def __init__(
-        self,
-        layers: int,
-        width: int,
-        heads: int,
-        feed_forward: int,
-        classes: int,
-        norm_first: bool = False,
-    ):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(
-            width,
-            heads,
-            feed_forward,
-            dropout=0.0,
-            activation="gelu",
-            batch_first=True,
-            norm_first=norm_first,
-        )
-        norm = nn.LayerNorm(width) if norm_first else None
-        self.encoder = nn.TransformerEncoder(layer, layers, norm, enable_nested_tensor=False)
-        self.classifier = nn.Linear(width, classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.encoder(x).mean(1))
-
-
-def transformer_encoder(weights: dict[str, torch.Tensor], heads: int) -> TransformerEncoder:
-    """Return the encoder that a state dict belongs to, with its values.
-
-    Parameters
-    ----------
-    weights : dict of str to tensor
-        By the names of the ONNX file.
-    heads : int
-
-    Raises
-    ------
-    RuntimeError
-        The weights are those of another kind of network.
-    """
-    inner = {name for name in weights if not name.startswith("classifier.")}
-    layers = {name.split(".")[1] for name in inner if name.startswith("layers.")}
-    if "layers.0.linear1.weight" not in inner:
-        raise RuntimeError("the weights are not those of a transformer encoder")
-    feed_forward, width = weights["layers.0.linear1.weight"].shape
-    model = TransformerEncoder(
-        len(layers),
-        width,
-        heads,
-        feed_forward,
-        len(weights["classifier.weight"]),
-        norm_first="norm.weight" in inner,
-    )
-    named = {f"encoder.{name}" if name in inner else name: w for name, w in weights.items()}
-    model.load_state_dict(named)
     return model

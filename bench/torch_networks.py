@@ -18,34 +18,14 @@ import onnx
 import torch
 from onnx import helper
 from torch import nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu
+
+from graphgrad.models.torch_transformers import Block
 
 FAMILY = "graphgrad.bench.family"
 """Where a file says what it was made of."""
 
 SEED = 0
-
-
-class Block(nn.Module):
-    """A transformer block with norms in front."""
-
-    def __init__(self, width: int, heads: int, is_causal: bool = False):
-        super().__init__()
-        self.heads, self.is_causal = heads, is_causal
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self._attend(self.norm1(x))
-        return x + self.down(gelu(self.up(self.norm2(x))))
-
-    def _attend(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        split = self.qkv(x).reshape(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = split.permute(2, 0, 3, 1, 4)
-        y = scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
 
 
 class VisionTransformer(nn.Module):
@@ -56,7 +36,7 @@ class VisionTransformer(nn.Module):
         self.patch = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(0.02 * torch.randn(1, 1, width))
         self.position = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2 + 1, width))
-        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.blocks = nn.Sequential(*[Block(width, heads, 4 * width) for _ in range(layers)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,7 +52,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.words = nn.Embedding(classes, width)
         self.position = nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.Sequential(*[Block(width, heads, True) for _ in range(layers)])
+        blocks = [Block(width, heads, 4 * width, is_causal=True) for _ in range(layers)]
+        self.blocks = nn.Sequential(*blocks)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,9 @@ IR_VERSION = 8
 Activation = Literal["relu", "relu6", "silu"]
 Batch = int | str
 
+FLOAT = np.dtype(np.float32)
+"""The dtype of weights, numbers, and inputs that are no tokens."""
+
 _RELU6 = {"min": 0.0, "max": 6.0}
 
 
@@ -34,6 +37,8 @@ class NetworkBuilder:
         What `activate` appends.
     training : bool
         Whether batch normalization is written in training form.
+    tokens : bool
+        Whether the input consists of integers, int64, in place of float32.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class NetworkBuilder:
         seed: int,
         activation: Activation = "relu",
         training: bool = True,
+        tokens: bool = False,
     ):
         if activation not in ("relu", "relu6", "silu"):
             raise ValueError(f"activation is 'relu', 'relu6' or 'silu', given {activation!r}")
@@ -52,6 +58,7 @@ class NetworkBuilder:
         self._generator = np.random.default_rng(seed)
         self._activation = activation
         self._training = training
+        self._input_type = TensorProto.INT64 if tokens else _code()
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
 
@@ -137,16 +144,19 @@ class NetworkBuilder:
         """Append the sum of two values."""
         return self._node("Add", [x, y], name)
 
-    def finish(self, x: str, classes: int) -> onnx.ModelProto:
-        """Return the checked model whose output ``logits`` is `x`, of shape (batch, classes)."""
+    def finish(self, x: str, classes: int, rows: Batch | None = None) -> onnx.ModelProto:
+        """Return the checked model whose output ``logits`` is `x`, of shape (rows, classes).
+
+        There are as many rows as examples, unless `rows` says otherwise.
+        """
         for node in self._nodes:
             node.output[:] = ["logits" if output == x else output for output in node.output]
-        batch = self._input_shape[0]
+        rows = self._input_shape[0] if rows is None else rows
         graph = helper.make_graph(
             self._nodes,
             self.name,
-            [helper.make_tensor_value_info(self.input, TensorProto.FLOAT, self._input_shape)],
-            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, classes])],
+            [helper.make_tensor_value_info(self.input, self._input_type, self._input_shape)],
+            [helper.make_tensor_value_info("logits", _code(), [rows, classes])],
             self._initializers,
         )
         model = helper.make_model(
@@ -170,9 +180,12 @@ class NetworkBuilder:
         )
         return output
 
-    def _number(self, name: str, value: float) -> str:
-        """Append a number that is part of the computation: it is no weight, and never trains."""
-        tensor = numpy_helper.from_array(np.array(value, np.float32), name)
+    def _number(self, name: str, value: float | np.ndarray) -> str:
+        """Append numbers that are part of the computation: they are no weight, and never train."""
+        return self._tensor(name, numpy_helper.from_array(np.array(value, FLOAT), name))
+
+    def _tensor(self, name: str, tensor: onnx.TensorProto) -> str:
+        """Append a constant."""
         self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
         return name
 
@@ -185,5 +198,9 @@ class NetworkBuilder:
         return self._initializer(name, np.full(length, value))
 
     def _initializer(self, name: str, values: np.ndarray) -> str:
-        self._initializers.append(numpy_helper.from_array(values.astype(np.float32), name))
+        self._initializers.append(numpy_helper.from_array(values.astype(FLOAT), name))
         return name
+
+
+def _code() -> int:
+    return helper.np_dtype_to_tensor_dtype(FLOAT)

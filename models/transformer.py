@@ -1,16 +1,9 @@
-"""Transformer encoders (Vaswani et al. 2017), named and laid out as torch's.
+"""Transformer encoders (Vaswani et al. 2017), named and laid out as torch's."""
 
-The file says what exporters write: products, transpositions and a softmax for attention, and GELU
-by its error function.
-"""
-
-import math
-
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
-from .builder import Batch, NetworkBuilder
+from .builder import Batch
+from .transformer_builder import Gelu, TransformerBuilder
 
 
 def transformer_encoder(
@@ -64,35 +57,53 @@ def transformer_encoder(
     ValueError
         `heads` do not divide `width`.
     """
-    if width % heads:
-        raise ValueError(f"width={width} is no multiple of heads={heads}")
-    builder = _EncoderBuilder("transformer_encoder", [batch, sequence, width], seed)
+    check_multiple("width", width, "heads", heads)
+    builder = TransformerBuilder("transformer_encoder", [batch, sequence, width], seed)
     x = builder.input
     for index in range(layers):
         sizes = width, heads, feed_forward
-        x = _layer(builder, x, f"layers.{index}", sizes, norm_first, dropout)
+        x = encoder_layer(builder, x, f"layers.{index}", sizes, norm_first, dropout)
     if norm_first:
         x = builder.layer_norm(x, "norm", width)
     x = builder.mean(x, "mean")
     return builder.finish(builder.linear(x, "classifier", (width, classes)), classes)
 
 
-def _layer(
-    builder: "_EncoderBuilder",
+def encoder_layer(
+    builder: TransformerBuilder,
     x: str,
     name: str,
     sizes: tuple[int, int, int],
     norm_first: bool,
-    dropout: float,
+    dropout: float = 0.0,
+    mask: str | None = None,
+    gelu: Gelu = "erf",
 ) -> str:
-    """Append an encoder layer; `sizes` are its width, its heads and its features in between."""
+    """Append an encoder layer, named as torch's.
+
+    Parameters
+    ----------
+    builder : TransformerBuilder
+    x, name : str
+        What it takes, and its own name.
+    sizes : tuple of int
+        Its width, its heads and its features in between.
+    norm_first : bool
+    dropout : float
+        As of `transformer_encoder`.
+    mask : str, optional
+        What is added to the scores of attention.
+    gelu : 'erf' or 'tanh'
+        How GELU is written.
+    """
     width, heads, feed_forward = sizes
 
     def attention(x: str) -> str:
-        return builder.self_attention(x, f"{name}.self_attn", width, heads)
+        return builder.self_attention(x, f"{name}.self_attn", width, heads, mask)
 
     def feed(x: str) -> str:
-        x = builder.gelu(builder.dense(x, f"{name}.linear1", (width, feed_forward)), f"{name}.gelu")
+        x = builder.dense(x, f"{name}.linear1", (width, feed_forward))
+        x = builder.gelu(x, f"{name}.gelu", gelu)
         return builder.dense(x, f"{name}.linear2", (feed_forward, width))
 
     for number, part in enumerate((attention, feed), start=1):
@@ -105,75 +116,7 @@ def _layer(
     return x
 
 
-class _EncoderBuilder(NetworkBuilder):
-    """Appends the layers of transformers, on values of shape (batch, sequence, features)."""
-
-    def dense(self, x: str, name: str, features: tuple[int, int], separator: str = ".") -> str:
-        """Append ``x @ weight.T + bias``, with weights named by `name`, `separator` and kind."""
-        taken, given = features
-        # No ReLU follows, which would halve the variance: 1 / fan-in.
-        weight = self._normal(f"{name}{separator}weight", (given, taken), 2 * taken)
-        bias = self._constant(f"{name}{separator}bias", given, 0.0)
-        turned = self._node("Transpose", [weight], f"{name}.transpose", perm=[1, 0])
-        return self.add(self._node("MatMul", [x, turned], f"{name}.matmul"), bias, name)
-
-    def layer_norm(self, x: str, name: str, width: int) -> str:
-        """Append a normalization of the features of each position."""
-        weights = [self._constant(f"{name}.weight", width, 1.0)]
-        weights.append(self._constant(f"{name}.bias", width, 0.0))
-        return self._node("LayerNormalization", [x, *weights], name, axis=-1, epsilon=1e-5)
-
-    def dropout(self, x: str, name: str, rate: float) -> str:
-        """Append a dropout, unless the rate is 0."""
-        if not rate:
-            return x
-        return self._node("Dropout", [x, self._number(f"{name}.rate", rate)], name)
-
-    def gelu(self, x: str, name: str) -> str:
-        """Append x · (1 + erf(x / √2)) / 2."""
-        scaled = self._node("Div", [x, self._number(f"{name}.root", math.sqrt(2))], f"{name}.div")
-        error = self._node("Erf", [scaled], f"{name}.erf")
-        shifted = self.add(error, self._number(f"{name}.one", 1.0), f"{name}.add")
-        product = self._node("Mul", [x, shifted], f"{name}.mul")
-        return self._node("Mul", [product, self._number(f"{name}.half", 0.5)], name)
-
-    def mean(self, x: str, name: str) -> str:
-        """Append the mean over the positions, whose dimension is left out."""
-        return self._node("ReduceMean", [x], name, axes=[1], keepdims=0)
-
-    def self_attention(self, x: str, name: str, width: int, heads: int) -> str:
-        """Append softmax(q kᵀ / √depth) v, head by head, between two linear maps."""
-        projected = self.dense(x, f"{name}.in_proj", (width, 3 * width), separator="_")
-        query, key, value = self._parts(projected, f"{name}.split", width)
-        depth = width // heads
-        scale = self._number(f"{name}.scale", 1 / math.sqrt(depth))
-        query = self._node("Mul", [query, scale], f"{name}.scaled")
-        shape = self._integers(f"{name}.heads", [0, 0, heads, depth])
-        rows = [0, 2, 1, 3]
-        query = self._heads(query, shape, f"{name}.query", rows)
-        key = self._heads(key, shape, f"{name}.key", [0, 2, 3, 1])
-        value = self._heads(value, shape, f"{name}.value", rows)
-        scores = self._node("MatMul", [query, key], f"{name}.scores")
-        weights = self._node("Softmax", [scores], f"{name}.softmax", axis=-1)
-        mixed = self._node("MatMul", [weights, value], f"{name}.mixed")
-        mixed = self._node("Transpose", [mixed], f"{name}.transpose", perm=rows)
-        joined = [mixed, self._integers(f"{name}.joined", [0, 0, width])]
-        mixed = self._node("Reshape", joined, f"{name}.join")
-        return self.dense(mixed, f"{name}.out_proj", (width, width))
-
-    def _parts(self, x: str, name: str, width: int) -> list[str]:
-        """Split (…, 3 · width) in three."""
-        sizes = self._integers(f"{name}.sizes", [width] * 3)
-        others = [f"{name}.{part}" for part in ("key", "value")]
-        return [self._node("Split", [x, sizes], name, others, axis=-1), *others]
-
-    def _heads(self, x: str, shape: str, name: str, order: list[int]) -> str:
-        """Give each head its own dimension, which `order` puts where it belongs."""
-        split = self._node("Reshape", [x, shape], f"{name}.heads")
-        return self._node("Transpose", [split], name, perm=order)
-
-    def _integers(self, name: str, values: list[int]) -> str:
-        """Append integers that are part of the computation."""
-        tensor = numpy_helper.from_array(np.array(values, np.int64), name)
-        self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
-        return name
+def check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> None:
+    """Raise `ValueError` unless one size is a multiple of another."""
+    if divisor < 1 or value % divisor:
+        raise ValueError(f"{name}={value} is no multiple of {divisor_name}={divisor}")

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch_twin import twin
+from torch_networks import network_of
 from workload import LEARNING_RATE, MOMENTUM, Workload
+
+from graphgrad.models.torch_twin import twin
 
 INCLUDES = "forward, loss, backward, statistics, fused SGD momentum"
 
@@ -34,7 +36,8 @@ def prepare(
     """
     torch.set_num_threads(threads)
     order = torch.channels_last if channels_last else torch.contiguous_format
-    model = twin(workload.proto()).to(memory_format=order)
+    proto = workload.proto()
+    model = (network_of(proto) or twin(proto)).to(memory_format=order)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True)
     images, labels = (torch.from_numpy(array) for array in workload.batch())
     if images.ndim == 4:  # else there are no channels to put last

@@ -20,12 +20,9 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax, tirx
 
-from ..ir.calls import calls_op
-from ..ir.visits import nodes_in
 from .call_effects import record_call
 from .regions import OUTSIDE, Leaf, Regions, Source, Tree, leaves
-
-_ADDRESS = "tirx.buffer_data"
+from .stores import stored_parameters
 
 
 class Use(NamedTuple):
@@ -130,19 +127,9 @@ class Module:
         return self._known[name]
 
     def written(self, kernel: tirx.PrimFunc) -> frozenset[int]:
-        """The positions of the parameters that a kernel stores to.
-
-        A kernel that stores through addresses, such as those in a table of tensors, may store to
-        each parameter whose address it takes.
-        """
+        """The positions of the parameters that a kernel stores to."""
         if kernel not in self._written:
-            stored = {store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)}
-            if any(view.buffer in stored for view in nodes_in(kernel.body, tirx.DeclBuffer)):
-                calls = nodes_in(kernel.body, tvm.ir.Call)
-                stored.update(call.args[0] for call in calls if calls_op(call, _ADDRESS))
-            self._written[kernel] = frozenset(
-                index for index, param in enumerate(kernel.params) if param in stored
-            )
+            self._written[kernel] = stored_parameters(kernel)
         return self._written[kernel]
 
 

@@ -10,8 +10,7 @@ What is held is chosen in two stages, by sizes and times that are known:
 
 1. The steps before the turn are cut into segments, as in T. Chen et al., *Training deep nets with
    sublinear memory cost* (2016). What a later segment reads is held; the last segment is not
-   repeated at all. Of all cuts into segments that fit beside what is held, those that hold the
-   fewest bytes are found by dynamic programming.
+   repeated at all (`segments`).
 2. Of what is dropped then, the results that take the longest to compute for each of their bytes are
    held after all.
 
@@ -29,15 +28,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .packing import Lifetime, aligned, pack
+from .segments import Segments
 
-_MOST_SIZES = 48
-"""How many sizes of segments are tried, from a 64th of all that is held to all of it."""
+_MOST_SIZES = 40
+"""How many sizes are tried for segments, by each measure."""
 
 _MOST_STEPS = 1_000_000
 """Of all schedules that are tried for a program: fewer sizes are tried for long ones."""
-
-_MOST_STARTS = 1000
-"""At how many steps a segment may begin."""
 
 _SHARES = (
     0,
@@ -59,11 +56,9 @@ _SHARES = (
 )
 """Of the bytes that segments drop, the shares that are held after all."""
 
-_AGAIN = (1.0, 1.15, 1.3)
+_AGAIN = (1.0, 1.04, 1.08, 1.12, 1.2, 1.3)
 """Where steps may be repeated more often: the bytes of the schedules that are taken for programs,
 of the least that they came to."""
-
-_UNREACHABLE = np.iinfo(np.int64).max // 4
 
 
 class Step(NamedTuple):
@@ -162,6 +157,10 @@ class Program:
     Parameters
     ----------
     whole : Schedule
+    latest : int, optional
+        The last step of the program that `whole` is a schedule of that may be repeated, if not all
+        may. What is behind its turn comes from nearly all that is before: the gradient of a weight,
+        held for the update, would take most of a step to compute again.
 
     Attributes
     ----------
@@ -175,7 +174,7 @@ class Program:
         The step at which most memory is in use.
     """
 
-    def __init__(self, whole: Schedule):
+    def __init__(self, whole: Schedule, latest: int | None = None):
         self.whole, self.sizes, self.steps = whole, whole.sizes, whole.steps
         writers: list[list[int]] = [[] for _ in self.sizes]
         for position, step in enumerate(self.steps):
@@ -185,12 +184,14 @@ class Program:
         self.limit = [0] * len(self.steps)
         for position, step in enumerate(self.steps):
             owns = all(writers[t] == [position] and self.sizes[t] for t in step.writes)
-            if step.is_pure and step.writes and owns:
+            is_early = latest is None or whole.step_of[position] <= latest
+            if step.is_pure and step.writes and owns and is_early:
                 later = (w for t in step.reads for w in writers[t] if w > position)
                 self.limit[position] = min(later, default=len(self.steps))
                 for tensor in step.writes:
                     self.producer[tensor] = position
         self.turn = int(whole.in_use.argmax())
+        self._latest = self.turn if latest is None else latest
 
     @staticmethod
     def of(sizes: list[int], steps: list[Step]) -> Program:
@@ -275,15 +276,18 @@ class Program:
         found = list(schedules.values())
         if repeats > 1:
             least = min(schedule.least_bytes for schedule in found)
-            for factor in _AGAIN:
-                start = next(s for s in _by_time(found) if s.least_bytes <= factor * least)
-                found += Program(start).schedules(repeats - 1)
+            quickest = (
+                next(s for s in _by_time(found) if s.least_bytes <= factor * least)
+                for factor in _AGAIN
+            )
+            for start in list({id(schedule): schedule for schedule in quickest}.values()):
+                found += Program(start, self._latest).schedules(repeats - 1)
         return _by_time(found)
 
     def _choices(self) -> Iterator[frozenset[int]]:
         """Yield sets of steps whose results may be dropped."""
-        segments = _Segments(self)
-        tries = _MOST_STEPS // (len(self.steps) * len(_SHARES))
+        segments = Segments(self)
+        tries = _MOST_STEPS // (2 * len(self.steps) * len(_SHARES))
         for held, end in segments.cuts(min(max(tries, 8), _MOST_SIZES)):
             dropped = frozenset(k for k in range(end) if self.limit[k] and k not in held)
             late = [k for k in dropped if segments.late_bytes[k]]
@@ -296,98 +300,3 @@ class Program:
 
 def _by_time(schedules: list[Schedule]) -> list[Schedule]:
     return sorted(schedules, key=lambda schedule: (schedule.seconds, schedule.least_bytes))
-
-
-class _Segments:
-    """The cuts of a program's steps up to the turn into segments.
-
-    Attributes
-    ----------
-    late_bytes : list of int
-        For each step up to the turn, the bytes of its results that are read after the turn. Only
-        those of steps that may be repeated count.
-    """
-
-    def __init__(self, program: Program):
-        turn = program.turn
-        self._producer = {
-            tensor: step for tensor, step in enumerate(program.producer) if 0 <= step <= turn
-        }
-        self._last_read = dict(self._producer)
-        late = set()
-        for position, step in enumerate(program.steps):
-            for tensor in step.reads:
-                if tensor not in self._producer:
-                    continue
-                if position <= turn:
-                    self._last_read[tensor] = position
-                else:
-                    late.add(tensor)
-        self.late_bytes = [0] * (turn + 1)
-        for tensor in late:
-            self.late_bytes[self._producer[tensor]] += program.sizes[tensor]
-        crossing = np.zeros(turn + 2, dtype=np.int64)
-        for tensor, producer in self._producer.items():
-            crossing[producer + 1] += program.sizes[tensor]
-            crossing[self._last_read[tensor] + 1] -= program.sizes[tensor]
-        self._starts = starts = _least_of_each(crossing.cumsum()[:-1], _MOST_STARTS)
-        # [i, j]: the bytes written between two starts and read behind the second. Each tensor
-        # counts in a rectangle: i up to where it is written, j from there to its last read.
-        held = np.zeros((len(starts) + 1, len(starts) + 1), dtype=np.int64)
-        for tensor, producer in self._producer.items():
-            size = program.sizes[tensor]
-            begin, end = np.searchsorted(starts, [producer, self._last_read[tensor]], side="right")
-            held[0, begin] += size
-            held[0, end] -= size
-            held[begin, begin] -= size
-            held[begin, end] += size
-        self._held = held.cumsum(0).cumsum(1)
-        sums = np.concatenate([[0], np.cumsum(self.late_bytes)])
-        self._total, self._before = int(sums[-1]), sums[starts]
-
-    def cuts(self, count: int) -> Iterator[tuple[set[int], int]]:
-        """Yield, for some sizes, the steps that are held, and where the last segment begins.
-
-        Larger sizes, whose segments are fewer, come last.
-        """
-        sizes = np.geomspace(self._total / 64, self._total, count)[:-1] if self._total else ()
-        for size in sizes:
-            cuts = self._cuts(int(size))
-            if cuts:
-                held = {
-                    step
-                    for tensor, step in self._producer.items()
-                    if any(step < cut <= self._last_read[tensor] for cut in cuts)
-                }
-                yield held, cuts[0]
-
-    def _cuts(self, size: int) -> list[int]:
-        """Where segments begin but the first, the last one first; empty if there is but one.
-
-        A segment, with all that is held for it, takes at most `size` bytes; of such cuts it is
-        those that hold the least.
-        """
-        before, count = self._before, len(self._starts)
-        held = np.full(count, _UNREACHABLE)
-        held[0] = 0
-        previous = [0] * count
-        for end in range(1, count):
-            fits = held[:end] + before[end] - before[:end] <= size
-            totals = np.where(fits, held[:end] + self._held[:end, end], _UNREACHABLE)
-            previous[end] = int(totals.argmin())
-            held[end] = totals[previous[end]]
-        fits = held + self._total - before <= size
-        cuts: list[int] = []
-        start = int(fits.argmax())  # the first one: the longest last segment; 0 if nothing fits
-        while start > 0:
-            cuts.append(int(self._starts[start]))
-            start = previous[start]
-        return cuts
-
-
-def _least_of_each(values: np.ndarray, count: int) -> np.ndarray:
-    """The positions of the least of some values in each of at most `count` parts, and 0."""
-    parts = np.array_split(values, min(count, len(values)))
-    begins = np.cumsum([0, *map(len, parts[:-1])])
-    least = begins + [int(part.argmin()) for part in parts]
-    return np.union1d([0], least)

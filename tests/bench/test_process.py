@@ -1,6 +1,7 @@
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 from contenders import CONTENDERS
@@ -12,10 +13,10 @@ from tests.peers import peer
 
 @pytest.fixture
 def workload(tmp_path):
-    from specs import SPECS, Spec, write
+    from specs import SPECS, write
 
     digits = SPECS["resnet_digits"]
-    return write(Spec(digits.build, batch=2, channels=1, size=8, width=0.0625), tmp_path)
+    return write(replace(digits, batch=2, width=0.0625), tmp_path)
 
 
 def process_state(pid):

@@ -3,6 +3,7 @@ import math
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.peers import peer
@@ -100,16 +101,19 @@ def test_report_names_failures_and_loaded_machines(step):
         "turns": [{"load": 0.75, "step_ms": [12.5]}],
     }
     contenders = {"graphgrad": {"error": "ValueError: no"}, "torch": measured}
+    entry = {"batch": 8, "roofline_ms": 5.0, "contenders": contenders}
     text = step.report(
         {
-            "models": {"net": {"batch": 8, "contenders": contenders}},
+            "models": {"net": entry},
             "machine": {"processor": "P", "cores": 2, "python": "3"},
             "settings": {"threads": 2},
         }
     )
     assert "net: graphgrad failed: ValueError: no" in text
     assert "net: torch never had the machine to itself" in text
-    assert any({"torch", "12.50", "0.75"} <= set(line.split()) for line in text.splitlines())
+    assert any(
+        {"torch", "12.50", "2.50", "0.75"} <= set(line.split()) for line in text.splitlines()
+    )
 
 
 def test_different_initial_losses_end_it(step):
@@ -152,10 +156,12 @@ def test_every_spec_writes_a_workload(tmp_path):
     for name, spec in SPECS.items():
         folder = tmp_path / name
         folder.mkdir()
-        workload = write(dataclasses.replace(spec, batch=2, width=0.125), folder)
+        small = {"layers": 1} if "layers" in spec.settings else {}
+        changes = {"batch": 2, "width": 0.125, "settings": spec.settings | small}
+        workload = write(dataclasses.replace(spec, **changes), folder)
         images, labels = workload.batch()
-        assert images.shape[0] == 2 and images.ndim == 1 + len(spec.example)
-        assert labels.shape == (2,)
+        assert images.shape[0] == 2 and labels.shape[0] in (2, images.size)
+        assert (images.dtype == np.int64) == bool(spec.words)
         assert workload.weights()
 
 
@@ -194,13 +200,14 @@ def test_torch_trains_alike_in_every_form(tmp_path, form):
     assert losses[0][1] < losses[0][0]
 
 
-def test_a_transformer_trains_as_torchs_own(tmp_path):
+def test_a_transformer_trains_as_its_twin(tmp_path):
     peer("torch")
     from contenders import ours, torch_step
     from specs import SPECS, write
 
-    spec = dataclasses.replace(SPECS["transformer_encoder"], batch=2, width=0.125, layers=2)
-    workload = write(dataclasses.replace(spec, sequence=12), tmp_path)
+    spec = SPECS["transformer_encoder"]
+    settings = spec.settings | {"layers": 2, "sequence": 12}
+    workload = write(dataclasses.replace(spec, batch=2, width=0.125, settings=settings), tmp_path)
     assert workload.batch()[0].shape == (2, 12, 32)
     losses = []
     for prepare, options in [

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from graphgrad.models import resnet18, resnet50, resnet_digits, transformer_encoder
+from graphgrad.models import resnet18, resnet50, resnet_digits
 from tests.peers import peer
 
 
@@ -42,23 +42,3 @@ def test_weights_of_another_network_are_refused():
 
     with pytest.raises(RuntimeError):
         residual_network(values)
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_encoder_has_the_weights_of_the_file(norm_first):
-    peer("torch")
-    import torch_models
-
-    values = weights(transformer_encoder(layers=2, width=16, norm_first=norm_first))
-    module = torch_models.transformer_encoder(values, 8)
-    named = {name.removeprefix("encoder."): p for name, p in module.named_parameters()}
-    assert set(named) == set(values)
-    assert all(named[name].equal(value) for name, value in values.items())
-
-
-def test_encoder_of_other_weights_is_refused():
-    peer("torch")
-    import torch_models
-
-    with pytest.raises(RuntimeError, match="not those of a transformer encoder"):
-        torch_models.transformer_encoder(weights(resnet_digits()), 8)

@@ -6,21 +6,9 @@ import pytest
 from tests.peers import peer
 
 SMALL = {
-    "vit_s": {
-        "example": (3, 16, 16),
-        "settings": {"size": 16, "patch": 4, "width": 48, "heads": 3, "layers": 2},
-    },
-    "gpt": {
-        "example": (8,),
-        "settings": {"length": 8, "width": 64, "heads": 2, "layers": 2},
-        "positions": (8,),
-    },
-    "unet": {
-        "example": (3, 16, 16),
-        "settings": {"channels": 64, "levels": 2},
-        "positions": (16, 16),
-    },
-    "convnext": {"example": (3, 16, 16), "settings": {"depths": (1, 2), "widths": (32, 64)}},
+    "gpt": ((8,), "int64", {"length": 8, "width": 64, "heads": 2, "layers": 2}),
+    "unet": ((3, 16, 16), "float32", {"channels": 64, "levels": 2}),
+    "convnext": ((3, 16, 16), "float32", {"depths": (1, 2), "widths": (32, 64)}),
 }
 
 
@@ -30,16 +18,25 @@ def test_all_contenders_train_the_same(name, tmp_path):
     from dataclasses import replace
 
     from contenders import ours, torch_step
-    from specs import FAMILIES, write
-    from torch_twin import twin
+    from specs import FAMILIES, exported, write
+    from torch_networks import network_of
 
-    spec = replace(FAMILIES[name], batch=2, width=0.25, classes=12, **SMALL[name])
+    example, dtype, settings = SMALL[name]
+    spec = replace(
+        FAMILIES[name],
+        build=exported(name, example, dtype),
+        batch=2,
+        width=0.25,
+        classes=12,
+        settings=settings,
+        words=12 * (dtype == "int64"),
+    )
     workload = write(spec, tmp_path)
     examples, labels = workload.batch()
-    assert examples.shape == (2, *spec.example)
+    assert examples.shape == (2, *example)
     session = peer("onnxruntime").InferenceSession(workload.proto().SerializeToString())
     (expected,) = session.run(None, {"input": examples})
-    logits = twin(workload.proto())(torch.from_numpy(examples)).detach().numpy()
+    logits = network_of(workload.proto())(torch.from_numpy(examples)).detach().numpy()
     np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
     assert labels.size * 12 == logits.size or labels.shape == (2,)
     runs = [ours.prepare(workload, 1), torch_step.prepare(workload, 1)]

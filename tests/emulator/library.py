@@ -5,14 +5,35 @@ wrong stride, a workspace that is somebody's memory, and a plan for other tensor
 or an error here, as they would there.
 """
 
+import math
 from itertools import product
 
 import numpy as np
 import tvm_ffi
 
 from graphgrad.runtime.cudnn.engine import NAME
+from graphgrad.runtime.cudnn.graphs import COMPARISONS
 from graphgrad.runtime.cudnn.plans import Plan
-from graphgrad.runtime.cudnn.problem import MATMUL
+from graphgrad.runtime.cudnn.problem import CONTRACTED, MATMUL
+
+STEPS = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "sqrt": np.sqrt,
+    "divide": np.divide,
+    "subtract": np.subtract,
+    "abs": np.abs,
+    "exp": np.exp,
+    "log": np.log,
+    "negative": np.negative,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": np.vectorize(math.erf, otypes=["float32"]),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "select": np.where,
+    **{name: getattr(np, name) for name in COMPARISONS},
+}
+"""What the steps of epilogues compute."""
 
 GARBAGE = 0xA5
 """What is left in workspaces."""
@@ -37,21 +58,36 @@ class Library:
         tvm_ffi.remove_global_func(NAME)
 
     def _compute(self, *arguments):
-        *inputs, text, output, workspace = arguments
-        plan = Plan.from_json(str(text))
+        (text,) = (each for each in arguments if isinstance(each, str))
+        *tensors, workspace = (each for each in arguments if not isinstance(each, str))
+        plan = Plan.from_json(text)
         problem = plan.problem
+        count = len(problem.inputs)
         assert workspace.numel() >= plan.workspace
         workspace.copyfrom(np.full(workspace.shape, GARBAGE, "uint8"))
         views = [
             _strided(tensor.numpy().reshape(-1), form).astype("float64")
-            for tensor, form in zip(inputs, problem.inputs, strict=True)
+            for tensor, form in zip(tensors[:count], problem.inputs, strict=True)
         ]
-        result = _product(*views) if problem.op == MATMUL else _convolution(problem, *views)
-        memory = np.full(output.numel(), np.nan, output.numpy().dtype)
-        _strided(memory, problem.output)[...] = result
-        assert not np.isnan(memory.astype("float64")).any() or np.isnan(result).any()
-        output.copyfrom(memory.reshape(output.shape))
+        results = _contraction(problem, views)
+        for tensor, form, result in zip(tensors[count:], problem.outputs, results, strict=True):
+            memory = np.full(tensor.numel(), np.nan, tensor.numpy().dtype)
+            _strided(memory, form)[...] = result
+            assert not np.isnan(memory.astype("float64")).any() or np.isnan(result).any()
+            tensor.copyfrom(memory.reshape(tensor.shape))
         self.computed.append(problem)
+
+
+def _contraction(problem, views):
+    """The outputs of a contraction; its epilogue is computed in float32."""
+    factors, others = views[:CONTRACTED], views[CONTRACTED:]
+    first = _product(*factors) if problem.op == MATMUL else _convolution(problem, *factors)
+    values = [each.astype("float32") for each in (first, *others)]
+    with np.errstate(all="ignore"):
+        for step in problem.epilogue:
+            operands = [values[x] if isinstance(x, int) else np.float32(x) for x in step.operands]
+            values.append(STEPS[step.op](*operands))
+    return [values[number] for number in problem.results]
 
 
 def _strided(flat, form):

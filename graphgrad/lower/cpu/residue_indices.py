@@ -45,6 +45,8 @@ def residue_of(condition: Expr) -> Residue | None:
     variables = nodes_in(place, tvm.ir.Var)
     if not modulus or modulus < 0 or wanted is None or len(variables) != 1:
         return None
+    if nodes_in(place, Load):  # of an index without axes the only variable is its memory
+        return None
     (var,) = variables
     shift = static(tvm.sym.Analyzer().simplify(place - var))
     if shift is None or (isinstance(condition, prim.NE) and modulus != 2):

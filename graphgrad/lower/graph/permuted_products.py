@@ -8,7 +8,7 @@ not need: it can read its operands, and write its result, in any order of axes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...memory.effect_order import may_write
 from ...ops.linalg import matrix_product
 
 _MATMUL = "relax.matmul"
-_PERMUTATION = "relax.permute_dims"
+PERMUTATION = "relax.permute_dims"
 
 
 @compiler_pass(Phase.GRAPH, targets=("llvm",))
@@ -73,7 +73,7 @@ class _Permutations:
     def function(self) -> relax.Function:
         """The function with the permutations inside the products, and without the others."""
         bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
-        if not any(calls_op(binding.value, _PERMUTATION) for binding in bindings):
+        if not any(calls_op(binding.value, PERMUTATION) for binding in bindings):
             return self._func
         blocks = [
             relax.DataflowBlock(list(self._changed(block.bindings)), block.span)
@@ -81,7 +81,7 @@ class _Permutations:
             else block
             for block in self._func.body.blocks
         ]
-        body = relax.SeqExpr(drop_unread_permutations(blocks, self._func), self._func.body.body)
+        body = relax.SeqExpr(drop_unread(blocks, self._func), self._func.body.body)
         return replace_body(self._func, body)
 
     def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
@@ -89,7 +89,7 @@ class _Permutations:
         # A variable of another dataflow block is not visible here, so each block has its own.
         self._bound = {binding.var: binding.value for binding in bindings}
         # By what they permute, the first permutation of each.
-        permutations = [each for each in bindings if calls_op(each.value, _PERMUTATION)]
+        permutations = [each for each in bindings if calls_op(each.value, PERMUTATION)]
         self._permuted = {each.value.args[0]: each for each in reversed(permutations)}
         absorbed: set[Any] = set()
         for binding in bindings:
@@ -160,7 +160,7 @@ def strip_permutations(operand: Any, bound: Mapping[Any, Any]) -> tuple[Any, lis
     """
     axes = list(range(len(type_shape(operand.ty))))
     value = bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
-    while value is not None and calls_op(value, _PERMUTATION):
+    while value is not None and calls_op(value, PERMUTATION):
         inner = _axes_of_permutation(value)
         axes = [inner[axis] for axis in axes]
         operand = value.args[0]
@@ -168,14 +168,17 @@ def strip_permutations(operand: Any, bound: Mapping[Any, Any]) -> tuple[Any, lis
     return operand, axes
 
 
-def drop_unread_permutations(blocks: list[Any], func: relax.Function) -> list[Any]:
-    """Blocks without the permutations that nothing reads any more."""
+def drop_unread(
+    blocks: list[Any], func: relax.Function, ops: Collection[str] = (PERMUTATION,)
+) -> list[Any]:
+    """Blocks without the calls of some ops, such as permutations, that nothing reads any more."""
     read: set[Any] = set(variables_of(func.body.body))
     remaining: list[Any] = []
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
-            if calls_op(binding.value, _PERMUTATION) and binding.var not in read:
+            name = str(getattr(getattr(binding.value, "op", None), "name", ""))
+            if name in ops and binding.var not in read:
                 continue
             read.update(variables_of(binding.value))
             bindings.append(binding)

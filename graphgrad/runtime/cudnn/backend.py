@@ -34,6 +34,7 @@ class CudnnError(RuntimeError):
 class Kind(IntEnum):
     """Descriptors."""
 
+    POINTWISE = 0
     CONVOLUTION = 1
     ENGINE = 2
     ENGINE_CONFIG = 3
@@ -42,6 +43,7 @@ class Kind(IntEnum):
     CONVOLUTION_FORWARD = 10
     CONVOLUTION_WEIGHT_GRADIENT = 11
     CONVOLUTION_DATA_GRADIENT = 12
+    POINTWISE_OPERATION = 13
     OPERATION_GRAPH = 15
     VARIANT_PACK = 16
     TENSOR = 17
@@ -55,12 +57,14 @@ class Type(IntEnum):
 
     HANDLE = 0
     DATA_TYPE = 1
+    BOOLEAN = 2
     INT64 = 3
     FLOAT = 4
     VOID_PTR = 6
     CONVOLUTION_MODE = 7
     HEURISTIC_MODE = 8
     NUMERICAL_NOTE = 11
+    POINTWISE_MODE = 14
     DESCRIPTOR = 15
     INT32 = 23
     CHAR = 24
@@ -69,6 +73,8 @@ class Type(IntEnum):
 class Attribute(IntEnum):
     """Attributes of descriptors."""
 
+    POINTWISE_MODE = 0
+    POINTWISE_COMPUTE_TYPE = 1
     CONVOLUTION_COMPUTE_TYPE = 100
     CONVOLUTION_MODE = 101
     CONVOLUTION_DILATIONS = 102
@@ -88,12 +94,19 @@ class Attribute(IntEnum):
     FORWARD_ALPHA = 700
     DATA_GRADIENT_ALPHA = 706
     WEIGHT_GRADIENT_ALPHA = 712
+    POINTWISE_DESCRIPTOR = 750
+    POINTWISE_X = 751
+    POINTWISE_B = 752
+    POINTWISE_Y = 753
+    POINTWISE_T = 758
     GRAPH_OPERATIONS = 801
     TENSOR_ALIGNMENT = 900
     TENSOR_DATA_TYPE = 901
     TENSOR_DIMENSIONS = 902
     TENSOR_STRIDES = 903
     TENSOR_ID = 906
+    TENSOR_IS_VIRTUAL = 907
+    TENSOR_IS_BY_VALUE = 908
     PACK_IDS = 1000
     PACK_POINTERS = 1001
     PACK_WORKSPACE = 1003
@@ -128,10 +141,11 @@ HEURISTIC_A, HEURISTIC_FALLBACK = 3, 2
 
 CROSS_CORRELATION = 1
 
-DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9, "bool": 11}
 
 _HELD = {
     Type.HANDLE: ctypes.c_void_p,
+    Type.BOOLEAN: ctypes.c_bool,
     Type.INT64: ctypes.c_int64,
     Type.FLOAT: ctypes.c_float,
     Type.VOID_PTR: ctypes.c_void_p,

@@ -1,6 +1,6 @@
 """The function by which compiled programs have cuDNN compute, on the device where tensors are.
 
-A program calls `NAME` with the inputs, the text of a `Plan`, the output, and the workspace. All is
+A program calls `NAME` with the inputs, the text of a `Plan`, the outputs, and the workspace. All is
 queued on TVM's stream of the device; nothing waits.
 """
 
@@ -53,23 +53,25 @@ def compute(*arguments: Any) -> None:
     CudnnError
         cuDNN is missing, too old, or cannot compute it here; nothing has been written then.
     """
-    *inputs, text, output, workspace = arguments
-    tensors = [*inputs, output]
+    (text,) = (each for each in arguments if isinstance(each, str))
+    *tensors, workspace = (each for each in arguments if not isinstance(each, str))
     with _LOCK:
-        set_device(output.device.index)
-        device = _device(output.device.index)
-        plan, executable = _loaded(str(text), output.device.index, workspace.numel())
-        _check_forms(plan, tensors)
+        set_device(workspace.device.index)
+        device = _device(workspace.device.index)
+        loaded = _loaded(text, workspace.device.index, workspace.numel())
+        _check_forms(loaded.plan, tensors)
+        pointers = dict(enumerate((each.data_ptr() for each in tensors), 1))
+        pointers |= {number: ctypes.addressof(each) for number, each in loaded.constants.items()}
         pack = Descriptor(Kind.VARIANT_PACK)
-        pack.set(Attribute.PACK_IDS, Type.INT64, range(1, len(tensors) + 1))
-        pack.set(Attribute.PACK_POINTERS, Type.VOID_PTR, [each.data_ptr() for each in tensors])
+        pack.set(Attribute.PACK_IDS, Type.INT64, list(pointers))
+        pack.set(Attribute.PACK_POINTERS, Type.VOID_PTR, list(pointers.values()))
         pack.set(Attribute.PACK_WORKSPACE, Type.VOID_PTR, [workspace.data_ptr()]).finish()
-        stream = ctypes.c_void_p(tvm_ffi.get_raw_stream(output.device))
+        stream = ctypes.c_void_p(tvm_ffi.get_raw_stream(workspace.device))
         check(library().cudnnSetStream(device.handle, stream), "use the stream")
         status = library().cudnnBackendExecute(
-            device.handle, ctypes.c_void_p(executable.pointer), ctypes.c_void_p(pack.pointer)
+            device.handle, ctypes.c_void_p(loaded.executable.pointer), ctypes.c_void_p(pack.pointer)
         )
-        check(status, f"compute {plan.problem.op}")
+        check(status, f"compute {loaded.plan.problem.op}")
 
 
 @functools.cache
@@ -84,9 +86,18 @@ def _device(index: int) -> _Device:
     return _Device(handle, properties, 10 * int(major) + int(minor))
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A plan, what cuDNN executes, and the numbers that it is given, in memory that stays."""
+
+    plan: Plan
+    executable: Descriptor
+    constants: dict[int, ctypes.c_float]
+
+
 @functools.lru_cache(maxsize=4096)
-def _loaded(text: str, index: int, workspace: int) -> tuple[Plan, Descriptor]:
-    """A plan, and what cuDNN executes.
+def _loaded(text: str, index: int, workspace: int) -> _Loaded:
+    """A plan, ready to be executed.
 
     It is made anew, within a workspace that is allocated already, where it is of another version,
     or cuDNN refuses it: it takes plans alone of devices that are alike to the number of the driver.
@@ -94,9 +105,14 @@ def _loaded(text: str, index: int, workspace: int) -> tuple[Plan, Descriptor]:
     plan, device = Plan.from_json(text), _device(index)
     if plan.workspace <= workspace:
         with contextlib.suppress(CudnnError):
-            return plan, plans.load(plan, device.properties)
+            return _with_constants(plan, plans.load(plan, device.properties))
     plan = plans.make_plan(plan.problem, device.properties, device.architecture, workspace)
-    return plan, plans.load(plan, device.properties)
+    return _with_constants(plan, plans.load(plan, device.properties))
+
+
+def _with_constants(plan: Plan, executable: Descriptor) -> _Loaded:
+    constants = {number: ctypes.c_float(value) for number, value in plan.constants}
+    return _Loaded(plan, executable, constants)
 
 
 def _check_forms(plan: Plan, tensors: Sequence[Any]) -> None:

@@ -54,6 +54,8 @@ class Plan:
         The compute capability of the device, such as 90.
     serialized : str
         cuDNN's own text.
+    constants : tuple of (int, float)
+        Numbers that it is given where it is executed, by their tensors' numbers.
     """
 
     problem: Problem
@@ -63,6 +65,7 @@ class Plan:
     cudnn: int
     architecture: int
     serialized: str
+    constants: tuple[tuple[int, float], ...] = ()
 
     def to_json(self) -> str:
         """A text that `from_json` reads."""
@@ -73,12 +76,14 @@ class Plan:
         """The plan that `to_json` has written."""
         described = json.loads(text)
         problem = Problem.from_json(described.pop("problem"))
-        return Plan(problem=problem, **{**described, "notes": tuple(described["notes"])})
+        described["notes"] = tuple(described["notes"])
+        described["constants"] = tuple(map(tuple, described["constants"]))
+        return Plan(problem=problem, **described)
 
 
 def forbidden_notes(problem: Problem) -> frozenset[Note]:
     """What an engine may not do to the numbers of a problem."""
-    halves = any(tensor.dtype in ("float16", "bfloat16") for tensor in problem.tensors)
+    halves = problem.inputs[0].dtype in ("float16", "bfloat16")
     return _NEVER | (_TRANSFORMED if halves or problem.tf32 else _EXACT)
 
 
@@ -103,7 +108,8 @@ def make_plan(
         There is none; says how many were proposed, and why they were passed over.
     """
     passed_over: dict[str, int] = {}
-    for candidate in _candidates(problem, target, passed_over):
+    graph = operation_graph(problem)
+    for candidate in _candidates(problem, graph.descriptor, target, passed_over):
         if candidate.workspace > limit:
             _count(passed_over, f"more than {limit} bytes of workspace")
             continue
@@ -116,6 +122,7 @@ def make_plan(
             backend.version(),
             architecture,
             serialized.rstrip(b"\0").decode(),
+            tuple(graph.constants.items()),
         )
     reasons = ", ".join(f"{why} ({count}×)" for why, count in sorted(passed_over.items()))
     raise CudnnError(f"{NO_PLAN} for {problem.op}: {reasons or 'nothing is proposed'}")
@@ -146,10 +153,9 @@ class _Candidate:
 
 
 def _candidates(
-    problem: Problem, target: Descriptor, passed_over: dict[str, int]
+    problem: Problem, graph: Descriptor, target: Descriptor, passed_over: dict[str, int]
 ) -> Iterator[_Candidate]:
     """Plans in cuDNN's order of preference; counts those that are passed over, by the reason."""
-    graph = operation_graph(problem)
     forbidden = forbidden_notes(problem)
     for mode in (backend.HEURISTIC_A, backend.HEURISTIC_FALLBACK):
         for config in _configs(graph, mode, target, passed_over):

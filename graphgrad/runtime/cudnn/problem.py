@@ -13,6 +13,9 @@ _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 CONVOLUTIONS = ("conv_forward", "conv_data_gradient", "conv_weight_gradient")
 MATMUL = "matmul"
 
+CONTRACTED = 2
+"""Inputs that a contraction multiplies; further ones are its epilogue's."""
+
 
 @dataclass(frozen=True)
 class TensorForm:
@@ -40,8 +43,25 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
+class Step:
+    """An operation of an epilogue, on each element, in float32.
+
+    Attributes
+    ----------
+    op : str
+        Of `graphs.POINTWISE`.
+    operands : tuple of int or float
+        A float is a number. An int counts values: 0 is what the contraction gives, then come the
+        inputs that it does not multiply, then the results of the steps.
+    """
+
+    op: str
+    operands: tuple[int | float, ...]
+
+
+@dataclass(frozen=True)
 class Problem:
-    """A contraction.
+    """A contraction, and what is computed of each element of its result before that is written.
 
     Attributes
     ----------
@@ -49,27 +69,38 @@ class Problem:
         ``"conv_forward"`` reads data and weights, ``"conv_data_gradient"`` a cotangent and weights,
         ``"conv_weight_gradient"`` data and a cotangent, ``"matmul"`` two stacks of matrices.
     inputs : tuple of TensorForm
-        In that order.
-    output : TensorForm
+        In that order. Those of the epilogue follow; their axes are the output's, or 1.
+    outputs : tuple of TensorForm
+        They differ in their dtypes alone.
     tf32 : bool
         Whether operands of float32 may be rounded to 10 bits of mantissa.
     strides, padding_before, padding_after, dilation : tuple of int
         Of a convolution's window, for each spatial axis.
+    epilogue : tuple of Step
+    results : tuple of int
+        The values, counted as the operands of steps are, that the outputs are.
     """
 
     op: str
     inputs: tuple[TensorForm, ...]
-    output: TensorForm
+    outputs: tuple[TensorForm, ...]
     tf32: bool = False
     strides: tuple[int, ...] = ()
     padding_before: tuple[int, ...] = ()
     padding_after: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
+    epilogue: tuple[Step, ...] = ()
+    results: tuple[int, ...] = (0,)
+
+    @property
+    def output(self) -> TensorForm:
+        """The form of the result."""
+        return self.outputs[0]
 
     @property
     def tensors(self) -> tuple[TensorForm, ...]:
-        """The inputs, then the output: a tensor's place here is its number for cuDNN."""
-        return (*self.inputs, self.output)
+        """The inputs, then the outputs: a tensor's place here is its number for cuDNN."""
+        return (*self.inputs, *self.outputs)
 
     @property
     def data(self) -> TensorForm:
@@ -112,14 +143,16 @@ class Problem:
     @staticmethod
     def from_json(described: Mapping[str, Any]) -> Problem:
         """The problem that `to_json` describes."""
-        tensors = [_tensor(each) for each in (*described["inputs"], described["output"])]
-        windows = ("strides", "padding_before", "padding_after", "dilation")
+        windows = ("strides", "padding_before", "padding_after", "dilation", "results")
         return Problem(
             described["op"],
-            tuple(tensors[:-1]),
-            tensors[-1],
+            tuple(map(_tensor, described["inputs"])),
+            tuple(map(_tensor, described["outputs"])),
             described["tf32"],
             **{name: tuple(described[name]) for name in windows},
+            epilogue=tuple(
+                Step(each["op"], tuple(each["operands"])) for each in described["epilogue"]
+            ),
         )
 
 

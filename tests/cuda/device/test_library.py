@@ -90,7 +90,7 @@ def test_contractions_and_their_gradients(library):
 
 
 def test_a_step_is_that_of_our_kernels(library):
-    model = deep(blocks=1, channels=8)
+    model = deep(blocks=2, channels=8)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((4, 3, 8, 8)).astype("float32"), np.arange(4)
     results = []
@@ -102,7 +102,8 @@ def test_a_step_is_that_of_our_kernels(library):
         assert_close(value, results[1][name])
     if library is not None:
         ops = {each.op for each in library.computed}
-        assert ops == {"conv_forward", "conv_weight_gradient", MATMUL}
+        assert ops == {"conv_forward", "conv_data_gradient", "conv_weight_gradient", MATMUL}
+        assert any(each.epilogue for each in library.computed)
         weights = [each.weights for each in library.computed if each.op != MATMUL]
         # In memory as tensor cores want them: channels innermost.
         assert {each.strides[1] for each in weights} == {1}

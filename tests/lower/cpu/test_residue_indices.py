@@ -9,6 +9,7 @@ from graphgrad.lower.cpu.residue_indices import residue_of
 from tests.lower.kernel_programs import run, tensor
 
 J = tirx.Var("j", "int64")
+INDEX = tirx.decl_buffer((), "int64", "index")
 
 
 def equals(a, number):
@@ -31,6 +32,7 @@ def differs(a, number):
         (equals(J * 2 % 3, 0), None),
         (equals(J // 2, 0), None),
         (J < 2, None),
+        (equals(INDEX[()] % 2, 0), None),
     ],
 )
 def test_which_remainder_a_condition_asks_for(condition, residue):

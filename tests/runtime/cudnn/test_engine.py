@@ -1,5 +1,8 @@
 """What the function that compiled programs call checks, before it hands anything to cuDNN."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
@@ -10,7 +13,7 @@ from graphgrad.runtime.cudnn.plans import Plan
 from graphgrad.runtime.cudnn.problem import MATMUL, Problem, TensorForm
 
 FORMS = [TensorForm((1, 2, 3), (6, 3, 1), "float32"), TensorForm((1, 3, 4), (12, 1, 3), "float32")]
-PRODUCT = Problem(MATMUL, tuple(FORMS), TensorForm((1, 2, 4), (8, 4, 1), "float32"))
+PRODUCT = Problem(MATMUL, tuple(FORMS), (TensorForm((1, 2, 4), (8, 4, 1), "float32"),))
 HERE = 91000
 
 
@@ -77,12 +80,19 @@ def test_a_plan_that_is_not_taken_here_is_made_anew_in_the_workspace(device, mon
 
     monkeypatch.setattr(plans, "make_plan", plan_again)
     text = made.to_json()
-    assert engine._loaded(text, 0, 64)[0] == engine._loaded(text, 0, 64)[0] == plan(workspace=16)
+    for _ in range(2):
+        assert engine._loaded(text, 0, 64).plan == plan(workspace=16)
     assert asked == [(PRODUCT, 90, 64)]
 
 
 def test_a_plan_of_this_version_is_taken_as_it_is(device):
-    assert engine._loaded(plan().to_json(), 0, 64)[0] == plan()
+    assert engine._loaded(plan().to_json(), 0, 64).plan == plan()
+
+
+def test_constants_are_in_memory_that_stays(device):
+    made = replace(plan(), constants=((4, 0.5), (9, -math.inf)))
+    constants = engine._loaded(made.to_json(), 0, 64).constants
+    assert {number: each.value for number, each in constants.items()} == {4: 0.5, 9: -math.inf}
 
 
 def test_a_wide_stride_counts_to_the_last_element():

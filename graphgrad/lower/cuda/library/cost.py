@@ -71,6 +71,19 @@ def seconds_by_own(problem: Problem, architecture: int) -> float:
     return max(problem.bytes / rates.bytes, computed, rates.launch)
 
 
+def epilogue_pays(plan: Plan, alone: Plan) -> bool:
+    """Whether a contraction is to be computed with its epilogue, rather than alone.
+
+    Alone, it writes its result, and a kernel of ours reads that, and what the epilogue reads, and
+    writes what that writes.
+    """
+    rates = RATES[plan.architecture]
+    problem, contraction = plan.problem, alone.problem
+    others = problem.bytes - sum(form.bytes for form in contraction.inputs)
+    apart = max((contraction.output.bytes + others) / rates.bytes, rates.launch)
+    return seconds_by_library(plan) < seconds_by_library(alone) + apart
+
+
 def library_pays(plan: Plan) -> bool:
     """Whether the library is to compute a problem.
 

@@ -119,14 +119,14 @@ def _product(inputs: list[TensorForm], output: TensorForm, tf32: bool) -> Proble
         rows = prod(first.shape[:-1])
         flat = TensorForm((1, rows, output.shape[-1]), (0, output.shape[-1], 1), output.dtype)
         matrix = TensorForm((1, *second.shape), (prod(second.shape), *second.strides), second.dtype)
-        return Problem(MATMUL, (tall, matrix), flat, tf32)
+        return Problem(MATMUL, (tall, matrix), (flat,), tf32)
     stacks = [_stack(form) for form in (first, second, output)]
     counts = {stack.shape[0] for stack in stacks if stack is not None}
     # A stack of one matrix is multiplied by all of the other; other broadcasts are not served.
     if None in stacks or len(counts - {1}) > 1 or (len(counts) > 1 and _spreads(first, second)):
         return None
     a, b, c = (stack for stack in stacks if stack is not None)
-    return Problem(MATMUL, (a, b), c, tf32)
+    return Problem(MATMUL, (a, b), (c,), tf32)
 
 
 def _spreads(first: TensorForm, second: TensorForm) -> bool:
@@ -184,7 +184,7 @@ def _convolution(
     problem = Problem(
         op,
         tuple(forms[:-1]),
-        forms[-1],
+        (forms[-1],),
         tf32,
         strides=window.strides,
         padding_before=window.before,

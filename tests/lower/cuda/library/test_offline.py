@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,9 @@ from graphgrad.lower.cuda.library import offline
 from graphgrad.lower.cuda.library.cost import library_pays
 from graphgrad.lower.cuda.library.devices import PROFILES, capability_of, profile_of
 from graphgrad.lower.cuda.library.offline import plan_all
-from graphgrad.runtime.cudnn.backend import library_path
+from graphgrad.runtime.cudnn.backend import Note, library_path
 from graphgrad.runtime.cudnn.plans import WORKSPACE_LIMIT, Plan, forbidden_notes
-from graphgrad.runtime.cudnn.problem import MATMUL, Problem, TensorForm, strides_of
+from graphgrad.runtime.cudnn.problem import MATMUL, Problem, Step, TensorForm, strides_of
 from tests.peers import required
 
 WINDOW = {
@@ -30,15 +31,15 @@ def last(n, c, h, w, dtype):
 def convolutions(dtype, tf32=False):
     x, w, y = last(8, 64, 14, 14, dtype), last(128, 64, 3, 3, dtype), last(8, 128, 14, 14, dtype)
     return [
-        Problem("conv_forward", (x, w), y, tf32, **WINDOW),
-        Problem("conv_data_gradient", (y, w), x, tf32, **WINDOW),
-        Problem("conv_weight_gradient", (x, y), w, tf32, **WINDOW),
+        Problem("conv_forward", (x, w), (y,), tf32, **WINDOW),
+        Problem("conv_data_gradient", (y, w), (x,), tf32, **WINDOW),
+        Problem("conv_weight_gradient", (x, y), (w,), tf32, **WINDOW),
     ]
 
 
 def product(dtype, tf32=False):
     forms = [TensorForm(s, strides_of(s), dtype) for s in ((1, 64, 32), (1, 32, 48), (1, 64, 48))]
-    return Problem(MATMUL, tuple(forms[:2]), forms[2], tf32)
+    return Problem(MATMUL, tuple(forms[:2]), (forms[2],), tf32)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,39 @@ def test_every_contraction_has_a_plan(cudnn, device):
         assert on_tensor_cores == (problem.tf32 or problem.output.dtype != "float32")
         assert Plan.from_json(plan.to_json()) == plan
         assert json.loads(plan.serialized)["cudnnVersion"] == plan.cudnn
+
+
+EPILOGUES = {
+    "activation": ((Step("add", (0, 1)), Step("erf", (3,)), Step("multiply", (4, 3))), (3, 5)),
+    "gradient": (
+        (Step("less_equal", (2, 0.0)), Step("select", (3, 0.0, 0)), Step("multiply", (4, 1))), (5,)
+    ),
+    "cast": ((), (0,)),
+}  # fmt: skip
+"""Steps of a product, a bias (1) and a tensor (2), and what of them is written."""
+
+
+@pytest.mark.parametrize("device", PROFILES)
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues_have_plans(cudnn, device, name):
+    steps, results = EPILOGUES[name]
+    alone = product("bfloat16")
+    bias = TensorForm((1, 1, 48), (48, 48, 1), "float32")
+    others = (bias, alone.output) if steps else ()
+    forms = tuple(replace(alone.output, dtype=d) for d in ("bfloat16", "float32")[-len(results) :])
+    problem = replace(
+        alone, inputs=(*alone.inputs, *others), outputs=forms, epilogue=steps, results=results
+    )
+    (plan,) = plan_all([problem], PROFILES[device]).values()
+    assert isinstance(plan, Plan), plan
+    assert "TENSOR_CORE" in plan.notes and Plan.from_json(plan.to_json()) == plan
+
+
+def test_operands_of_an_epilogue_allow_no_tensor_cores():
+    alone = product("float32")
+    half = replace(alone.output, dtype="bfloat16")
+    problem = replace(alone, inputs=(*alone.inputs, half), epilogue=(Step("add", (0, 1)),))
+    assert Note.TENSOR_CORE in forbidden_notes(problem)
 
 
 def test_plain_float32_products_are_left_to_us(cudnn):
@@ -96,9 +130,9 @@ def test_small_and_depthwise_problems_stay_ours():
 
     assert not library_pays(plan(product("bfloat16")))
     large = last(64, 256, 28, 28, "bfloat16"), last(256, 256, 3, 3, "bfloat16")
-    assert library_pays(plan(Problem("conv_forward", large, large[0], **WINDOW)))
+    assert library_pays(plan(Problem("conv_forward", large, large[:1], **WINDOW)))
     depthwise = large[0], last(256, 1, 3, 3, "bfloat16")
-    assert not library_pays(plan(Problem("conv_forward", depthwise, large[0], **WINDOW)))
+    assert not library_pays(plan(Problem("conv_forward", depthwise, large[:1], **WINDOW)))
 
 
 def test_profiles_by_architecture():

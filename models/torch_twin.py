@@ -14,15 +14,15 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 from torch import fx, nn
-from torch_models import transformer_encoder
-from torch_networks import network_of
+
+from .torch_transformers import TRANSFORMERS, transformer
 
 Attributes = Mapping[str, Any]
 Weights = Mapping[str, torch.Tensor]
 
 
 def twin(proto: onnx.ModelProto) -> nn.Module:
-    """Return the network of a file of `graphgrad.models` or of `torch_networks`, with its weights.
+    """The network of a file of this package, with its weights.
 
     Parameters
     ----------
@@ -32,20 +32,16 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        In training mode; of a transformer encoder torch's own, of a file of `torch_networks` the
-        network that it was made of.
+        In training mode; transformers as `torch_transformers` has them.
 
     Raises
     ------
     ValueError
-        The file has an operator that no layer stands for here.
+        The file has an operator that no layer stands for here, or weights of another network.
     """
-    network = network_of(proto)
-    if network is not None:
-        return network
     constants = _constants(proto)
-    if proto.graph.name == "transformer_encoder":
-        return _transformer_encoder(proto, constants)
+    if proto.graph.name in TRANSFORMERS:
+        return _transformer(proto, constants)
     graph = fx.Graph()
     layers: dict[str, nn.Module] = {}
     values = {proto.graph.input[0].name: graph.placeholder("input")}
@@ -68,10 +64,12 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
     return fx.GraphModule(layers, graph).train()
 
 
-def _transformer_encoder(proto: onnx.ModelProto, constants: Weights) -> nn.Module:
+def _transformer(proto: onnx.ModelProto, constants: Weights) -> nn.Module:
     weights = {tensor.name: constants[tensor.name] for tensor in proto.graph.initializer}
-    heads = int(constants["layers.0.self_attn.heads"][2])
-    return transformer_encoder(weights, heads).train()
+    heads = constants.get("layers.0.self_attn.heads")
+    if heads is None:
+        raise ValueError(f"the file is no {proto.graph.name} of graphgrad.models: it has no heads")
+    return transformer(proto.graph.name, weights, int(heads[2]))
 
 
 def _constants(proto: onnx.ModelProto) -> dict[str, torch.Tensor]:
@@ -140,7 +138,7 @@ LAYERS: dict[str, Callable[[Attributes, list[torch.Tensor]], Any]] = {
 
 
 def _symmetric(pads: list[int]) -> tuple[int, int]:
-    """Return ONNX's padding before and after each axis as torch's, which is the same on both."""
+    """ONNX's padding before and after each axis as torch's, which is the same on both."""
     top, left, bottom, right = pads
     if (top, left) != (bottom, right):
         raise ValueError(f"padding is the same on both sides, given {pads}")

@@ -9,7 +9,7 @@ from tests.peers import peer
 @pytest.fixture
 def twin():
     peer("torch")
-    from torch_twin import twin
+    from graphgrad.models.torch_twin import twin
 
     return twin
 
