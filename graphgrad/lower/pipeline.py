@@ -33,6 +33,7 @@ from .codegen.early import EarlyBuilds, build_early
 from .codegen.library import LinkedExecutable
 from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
+from .cpu.attention.calls import compute_attention_in_blocks
 from .cpu.functions import lower_functions
 from .cpu.guarded_reads import guard_reads
 from .cpu.nan import vectorize_nan_tests
@@ -77,6 +78,7 @@ PASSES: list[Entry] = [
     sort_on_device,
     drop_te_gradients,
     specialize_kernels,
+    compute_attention_in_blocks,
     fold_permutations,
     When("libraries", [call_libraries]),
     accumulate_early,

@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     cumulative,
     einsum,
     elementwise,
+    fused_attention,
     grid_sample,
     index,
     linalg,

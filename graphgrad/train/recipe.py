@@ -20,11 +20,13 @@ from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
+from ..lower.attention import attention_kernels
 from ..lower.cuda.library.select import absence as library_absence
 from ..lower.pipeline import lower
 from ..lower.target import target as resolve_target
 from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryBudget, budget_of
+from ..ops.attention_pattern import fuse_attention
 from ..precision.choice import Precision, precision_of
 from ..runtime.owned import Description
 from .accumulate import END_OF_WINDOW, MICRO_BATCH, build_end_of_window, build_micro_batch
@@ -90,6 +92,15 @@ class Objective:
         """The forward pass with the loss, for shapes of the inputs."""
         return self.inlined.forward(self.loss, shapes, self.layout, self.wrt_variables)
 
+    def with_attention(self, forward: Forward) -> Forward:
+        """A forward pass that has attention as an op where the target has kernels of it.
+
+        To be differentiated in reverse mode, or not at all: derivatives of the op's own gradient
+        write all scores.
+        """
+        wrt = select(forward.program, self.wrt_variables)
+        return with_attention(forward, self.target, wrt)
+
     def budget(self, function: str, beside: int = 0) -> FunctionBudget | None:
         """The budget of a function, as of `FunctionBudget`; None where there is none."""
         return None if self.memory is None else FunctionBudget(function, self.memory, beside)
@@ -137,6 +148,7 @@ class Recipe(Objective):
     def step(self, forward: Forward) -> tvm.IRModule:
         """The computation of a call, on top of a forward pass: a step, or a micro-batch of it."""
         scale = self._new_scale()
+        forward = self.with_attention(forward)
         if self.accumulate == 1:
             return build_step(forward, self.wrt, self.optimizer, scale)
         return build_micro_batch(forward, self.wrt, scale)
@@ -171,12 +183,19 @@ class Recipe(Objective):
         """The forward pass in inference form, without a loss, for shapes of the inputs."""
         no_loss = ResolvedLoss(self.model, None)
         forward = self._inference.forward(no_loss, shapes, self.layout)
+        forward = with_attention(forward, self.target)
         return write_program(forward.program, FORWARD)
 
     @cached_property
     def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
         return inline_model(self.model, False).in_precision(self.precision)
+
+
+def with_attention(forward: Forward, target: tvm.target.Target, wrt: Sequence[Any] = ()) -> Forward:
+    """A forward pass with attention as an op; `wrt` are variables of it, which remain."""
+    program = fuse_attention(forward.program, attention_kernels(target), wrt, wrt)
+    return dataclasses.replace(forward, program=program)
 
 
 def objective(

@@ -215,6 +215,7 @@ class ValueAndGrad(ModelOnDevice):
 
     def _compile_function(self, forward: Forward) -> Callable[..., Any]:
         """The compiled function from arguments and cotangents to results and gradients."""
+        forward = self._objective.with_attention(forward)
         wrt = select(forward.program, self._objective.wrt_variables)
         mod = vjp_of_program(forward.program, wrt)
         name = f"{FORWARD}_vjp"

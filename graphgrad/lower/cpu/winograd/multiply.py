@@ -12,6 +12,7 @@ from ....ir.loops import (
     Index,
     Statement,
     block,
+    ceil_div,
     index,
     load,
     registers,
@@ -91,6 +92,28 @@ def product(
     if remaining_rows:
         statements.append(tile(index(whole_tiles * height), remaining_rows))
     return sequence(*statements)
+
+
+def ragged_product(
+    panel: Panel,
+    rows: Any,
+    terms: Any,
+    left: Callable[[Index, Index], Any],
+    right: Callable[[Index, Index], Any],
+    result: Callable[[Index, Index], tuple[Any, list[Index]]],
+    adds: bool = False,
+) -> Statement:
+    """The statement of a product as `product` states it, of extents that a kernel computes.
+
+    All tiles are whole. So there must be up to ``panel.rows - 1`` more rows that can be read and
+    stored, whatever they hold.
+    """
+
+    def tile(i: Index) -> Statement:
+        start = i * panel.rows
+        return _Tile(panel, panel.rows, start, left, right, result).statement(terms, adds, None)
+
+    return serial(ceil_div(rows, panel.rows), tile)
 
 
 @dataclass(frozen=True)

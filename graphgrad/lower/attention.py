@@ -1,0 +1,28 @@
+"""Which attention a target computes without a matrix of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+
+from .cpu.attention.calls import problem_of
+from .cpu.tuning import processor_of
+
+
+def attention_kernels(
+    target: tvm.target.Target,
+) -> Callable[[list[Any], float, str], bool]:
+    """Whether an attention of operands of given types, a scale and a causal order has a kernel.
+
+    See `graphgrad.ops.attention_pattern.fuse_attention`.
+    """
+    if str(target.kind.name) != "llvm":
+        return lambda types, scale, causal: False
+    processor = processor_of(target)
+
+    def serves(types: list[Any], scale: float, causal: str) -> bool:
+        return problem_of(types, scale, causal, processor) is not None
+
+    return serves

@@ -1,0 +1,112 @@
+"""Values of masks that a program makes of constants alone, computed with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..ir.attributes import Attributes
+from ..ir.tensor import type_shape
+
+_MAX_ELEMENTS = 1 << 26
+"""Elements of a tensor above which a mask is not computed: it would take noticeable time."""
+
+
+def constant_value(expr: Any, bound: Mapping[Any, Any]) -> np.ndarray | None:
+    """The value of an expression that depends on constants alone; None if it does not.
+
+    None also if it needs an op that masks are not made with.
+
+    Parameters
+    ----------
+    expr : relax expression
+    bound : mapping
+        From variables to what they are bound to.
+    """
+    if isinstance(expr, tvm.ir.GenericConst):
+        return expr.value.numpy() if _is_moderate(expr) else None
+    if isinstance(expr, relax.Var):
+        value = bound.get(expr)
+        return None if value is None else constant_value(value, bound)
+    if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
+        return None
+    function = _FUNCTIONS.get(expr.op.name)
+    if function is None or not _is_moderate(expr):
+        return None
+    operands: list[Any] = []
+    for argument in expr.args:
+        if isinstance(argument, relax.ShapeExpr):
+            continue  # that of the result
+        if isinstance(argument, tvm.tirx.IntImm):
+            operands.append(int(argument))
+            continue
+        operand = constant_value(argument, bound)
+        if operand is None:
+            return None
+        operands.append(operand)
+    result = function(operands, type_shape(expr.ty), Attributes(expr.attrs))
+    return np.asarray(result, _dtype(expr.ty)).reshape(type_shape(expr.ty))
+
+
+def _is_moderate(expr: Any) -> bool:
+    """Whether a tensor has a known shape of not too many elements, and a dtype of NumPy's."""
+    ty = expr.ty
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return False
+    shape = type_shape(ty)
+    known = all(isinstance(extent, int) for extent in shape)
+    return known and int(np.prod(shape)) <= _MAX_ELEMENTS and str(ty.dtype) != "bfloat16"
+
+
+def _dtype(ty: Any) -> np.dtype:
+    return np.dtype(str(ty.dtype))
+
+
+_Function = Callable[[list[np.ndarray], list[int], Attributes], Any]
+
+
+def _elementwise(function: Callable[..., Any]) -> _Function:
+    return lambda operands, _, __: function(*operands)
+
+
+def _triangle(function: Callable[..., Any]) -> _Function:
+    return lambda operands, _, __: function(*operands)
+
+
+def _permuted(operands: list[np.ndarray], _: list[int], attrs: Attributes) -> np.ndarray:
+    return np.transpose(operands[0], attrs.axes)
+
+
+def _positions(operands: list[Any], _: list[int], __: Attributes) -> np.ndarray:
+    start, stop, step = operands
+    return np.arange(start, stop, step)
+
+
+_FUNCTIONS: dict[str, _Function] = {
+    "relax.arange": _positions,
+    "relax.add": _elementwise(np.add),
+    "relax.astype": _elementwise(lambda x: x),
+    "relax.broadcast_to": lambda operands, shape, _: np.broadcast_to(operands[0], shape),
+    "relax.equal": _elementwise(np.equal),
+    "relax.expand_dims": lambda operands, shape, _: operands[0].reshape(shape),
+    "relax.greater": _elementwise(np.greater),
+    "relax.greater_equal": _elementwise(np.greater_equal),
+    "relax.less": _elementwise(np.less),
+    "relax.less_equal": _elementwise(np.less_equal),
+    "relax.logical_and": _elementwise(np.logical_and),
+    "relax.logical_not": _elementwise(np.logical_not),
+    "relax.logical_or": _elementwise(np.logical_or),
+    "relax.multiply": _elementwise(np.multiply),
+    "relax.not_equal": _elementwise(np.not_equal),
+    "relax.permute_dims": _permuted,
+    "relax.reshape": lambda operands, shape, _: operands[0].reshape(shape),
+    "relax.squeeze": lambda operands, shape, _: operands[0].reshape(shape),
+    "relax.subtract": _elementwise(np.subtract),
+    "relax.tril": _triangle(np.tril),
+    "relax.triu": _triangle(np.triu),
+    "relax.where": _elementwise(np.where),
+}
