@@ -99,7 +99,7 @@ class Objective:
         write all scores.
         """
         wrt = select(forward.program, self.wrt_variables)
-        return with_attention(forward, self.target, wrt)
+        return with_attention(forward, self.target, self.libraries, wrt)
 
     def budget(self, function: str, beside: int = 0) -> FunctionBudget | None:
         """The budget of a function, as of `FunctionBudget`; None where there is none."""
@@ -183,7 +183,7 @@ class Recipe(Objective):
         """The forward pass in inference form, without a loss, for shapes of the inputs."""
         no_loss = ResolvedLoss(self.model, None)
         forward = self._inference.forward(no_loss, shapes, self.layout)
-        forward = with_attention(forward, self.target)
+        forward = with_attention(forward, self.target, self.libraries)
         return write_program(forward.program, FORWARD)
 
     @cached_property
@@ -192,9 +192,12 @@ class Recipe(Objective):
         return inline_model(self.model, False).in_precision(self.precision)
 
 
-def with_attention(forward: Forward, target: tvm.target.Target, wrt: Sequence[Any] = ()) -> Forward:
+def with_attention(
+    forward: Forward, target: tvm.target.Target, libraries: bool, wrt: Sequence[Any] = ()
+) -> Forward:
     """A forward pass with attention as an op; `wrt` are variables of it, which remain."""
-    program = fuse_attention(forward.program, attention_kernels(target), wrt, wrt)
+    serves = attention_kernels(target, libraries)
+    program = fuse_attention(forward.program, serves, wrt, wrt)
     return dataclasses.replace(forward, program=program)
 
 
