@@ -93,15 +93,16 @@ def _add_shared(
     features: int,
 ) -> None:
     """A product for each head of the queries, summed over those that share a head of keys."""
+    a, b = factors
     batch, heads, length, _ = problem.inputs[1].shape
     every = problem.inputs[0].shape[1]
     if heads == every:
-        nodes.product(*factors, result)
+        nodes.product(a, b, result)
         return
     shape = (batch, every, length, features)
     dtype = problem.inputs[0].dtype
     products = nodes.between(TensorForm(shape, strides_of(shape), dtype), dtype)
-    nodes.product(*factors, products)
+    nodes.product(a, b, products)
     nodes.reduce(_ADD, products, result)
 
 

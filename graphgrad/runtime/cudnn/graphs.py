@@ -83,11 +83,11 @@ def _contraction_nodes(problem: Problem) -> Nodes:
         return nodes.between(problem.output, dtype)
 
     first = result(0 if problem.epilogue else last)
-    contracted = [*nodes.tensors[:CONTRACTED], first]
+    a, b = nodes.tensors[:CONTRACTED]
     if problem.op == MATMUL:
-        nodes.product(*contracted, _compute_type(problem))
+        nodes.product(a, b, first, _compute_type(problem))
     else:
-        nodes.operations.append(_convolution(problem, contracted))
+        nodes.operations.append(_convolution(problem, [a, b, first]))
     values = [first, *nodes.tensors[CONTRACTED : len(problem.inputs)]]
     for step in problem.epilogue:
         operands = [
