@@ -5,13 +5,15 @@
 
 Needs cuDNN (`pip install 'graphgrad[cuda-libs]'`) and a C compiler; torch for the networks that its
 exporter writes. For each network, precision and device it tells how many contractions a training
-step has, how many of them are different problems, how many of these cuDNN has a plan for, and to
-how many the cost model prefers a kernel of ours; the largest workspace, and how long planning took.
+step has, as it is compiled, how many of them are different problems, how many of these cuDNN has a
+plan for, and to how many the cost model prefers a kernel of ours; how many calls of cuDNN there are
+with an epilogue, and of attention; the largest workspace, and how long planning took.
 
 `--check` exits with 1, and names what falls short, if a problem that a library should compute has
-no plan, if a plan wants more than 512 MiB, or if planning takes more than 60 seconds. Matrix
-products of float32 without TF32 are not among these: cuDNN has no engine for them that can be
-planned without a device, and kernels of ours compute them. `--quick` is ResNet-18 on an H200.
+no plan, if attention that is an op of its own is no call of cuDNN, if a plan wants more than 512
+MiB, or if planning takes more than 60 seconds. Matrix products of float32 without TF32 are not
+among these: cuDNN has no engine for them that can be planned without a device, and kernels of ours
+compute them. `--quick` is ResNet-18 on an H200.
 """
 
 from __future__ import annotations
@@ -25,13 +27,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
+import tvm
 from full_networks import NETWORKS
 from table import table
 
+import graphgrad as gg
+from graphgrad.ir.visits import nodes_in
+from graphgrad.lower.cuda.library.attention import call_attention_library
 from graphgrad.lower.cuda.library.cost import library_pays
 from graphgrad.lower.cuda.library.devices import PROFILES
 from graphgrad.lower.cuda.library.offline import plan_all
-from graphgrad.lower.cuda.library.select import sites_of
+from graphgrad.lower.cuda.library.select import call_libraries, sites_of
+from graphgrad.lower.pipeline import PIPELINES, Lowering
+from graphgrad.ops.fused_attention import ATTENTION, GRADIENT
 from graphgrad.runtime.cudnn.plans import WORKSPACE_LIMIT, Plan
 from graphgrad.runtime.cudnn.problem import MATMUL, Problem
 
@@ -53,6 +61,8 @@ class Planned:
         Those that differ.
     planned : int
         Problems that have a plan.
+    epilogues, attentions : int
+        Calls of cuDNN in the step that compute an epilogue, and attention or its gradient.
     own : int
         Problems with a plan that a kernel of ours is estimated to compute faster.
     unplanned : dict of str to str
@@ -70,6 +80,8 @@ class Planned:
     problems: int
     planned: int = 0
     own: int = 0
+    epilogues: int = 0
+    attentions: int = 0
     unplanned: dict[str, str] = field(default_factory=dict)
     workspace: int = 0
     seconds: float = 0.0
@@ -90,30 +102,47 @@ class Planned:
 
 
 @functools.cache
-def _problems(network: str, precision: str) -> list[Problem]:
-    """The contractions of a network's training step, which are the same for all devices."""
-    mod = NETWORKS[network].step(precision, ARCHITECTURES["h200"])
-    return [site.problem for site in sites_of(mod, precision == "tf32").values()]
+def _step(network: str, precision: str, arch: str) -> tvm.IRModule:
+    """A network's training step as the passes get it that have cuDNN compute."""
+    mod = NETWORKS[network].step(precision, arch)
+    context = Lowering(gg.target({"kind": "cuda", "arch": arch}))
+    return PIPELINES["cuda"].run(mod, context, until="call_attention_library")
 
 
 def planned(network: str, precision: str, device: str) -> Planned:
-    """Plan the contractions of a network's training step."""
-    problems = _problems(network, precision)
-    distinct = list(dict.fromkeys(problems))
-    result = Planned(network, precision, device, len(problems), len(distinct))
+    """Plan the contractions and the attention of a network's training step."""
+    arch, tf32 = ARCHITECTURES[device], precision == "tf32"
+    target = gg.target({"kind": "cuda", "arch": arch})
+    step = _step(network, precision, arch)
     start = time.perf_counter()
-    answers = plan_all(distinct, PROFILES[device])
-    result.seconds = time.perf_counter() - start
+    attending = call_attention_library(step, target)
+    compiled = call_libraries(attending, target, tf32)
+    seconds = time.perf_counter() - start
+    problems = [site.problem for site in sites_of(attending, tf32).values()]
+    answers = plan_all(problems, PROFILES[device])  # known already
+    result = Planned(network, precision, device, len(problems), len(answers), seconds=seconds)
     for problem, answer in answers.items():
         if isinstance(answer, Plan):
             result.planned += 1
-            if library_pays(answer):
-                result.workspace = max(result.workspace, answer.workspace)
-            else:
-                result.own += 1
+            result.own += not library_pays(answer)
         elif not _has_no_engine(problem):
             result.unplanned[_in_words(problem)] = answer
+    for call in nodes_in(attending["train_step"], tvm.ir.Call):
+        if str(getattr(call.op, "name", "")) in (ATTENTION, GRADIENT):
+            result.unplanned[str(call.op.name)] = "it is no call of cuDNN"
+    for plan in _plans(compiled):
+        result.epilogues += bool(plan.problem.epilogue)
+        result.attentions += plan.problem.op.startswith("attention")
+        result.workspace = max(result.workspace, plan.workspace)
     return result
+
+
+def _plans(mod: tvm.IRModule) -> Iterator[Plan]:
+    """The plans of the calls of cuDNN in a step."""
+    for call in nodes_in(mod["train_step"], tvm.ir.Call):
+        if str(getattr(call.op, "name", "")) == "relax.call_dps_packed":
+            texts = (x for x in call.args[1].fields if isinstance(x, tvm.ir.StringImm))
+            yield from (Plan.from_json(str(text.value)) for text in texts)
 
 
 def _has_no_engine(problem: Problem) -> bool:
@@ -138,12 +167,14 @@ def _all(arguments: argparse.Namespace) -> Iterator[Planned]:
 
 def _text(results: Sequence[Planned]) -> str:
     header = ["network", "precision", "device", "contractions", "problems", "planned", "own"]
+    header += ["epilogues", "attention"]
     rows = [
         [
             each.network,
             each.precision,
             each.device,
             *map(str, (each.contractions, each.problems, each.planned, each.own)),
+            *map(str, (each.epilogues, each.attentions)),
             f"{each.workspace / 2**20:.1f}",
             f"{each.seconds:.1f}",
         ]

@@ -230,7 +230,7 @@ class Pipeline:
         self._check_order()
         self._check_facts()
 
-    def run(self, mod: tvm.IRModule, context: Any) -> tvm.IRModule:
+    def run(self, mod: tvm.IRModule, context: Any, until: str | None = None) -> tvm.IRModule:
         """The module after all passes.
 
         Each pass is run as a pass of TVM, which instruments see and a pass context may disable;
@@ -241,9 +241,13 @@ class Pipeline:
         mod : IRModule
         context : object
             Of the type that was named when the pipeline was made.
+        until : str, optional
+            The name of a pass that is not run, and none behind it.
         """
         facts: dict[str, Any] = {}
         for steps in self._groups():
+            if until in {step.declared.name for step in steps}:
+                break
             if _holds(steps[0], facts, context):
                 mod = tvm.transform.Sequential([_as_tvm_pass(steps, facts, context)])(mod)
         return mod

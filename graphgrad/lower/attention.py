@@ -9,10 +9,11 @@ import tvm
 
 from .cpu.attention.calls import problem_of
 from .cpu.tuning import processor_of
+from .cuda.library.attention import serves_attention
 
 
 def attention_kernels(
-    target: tvm.target.Target, saves_memory: bool = False
+    target: tvm.target.Target, libraries: bool = False, saves_memory: bool = False
 ) -> Callable[[list[Any], float, str], bool]:
     """Whether an attention of operands of given types, a scale and a causal order is fused.
 
@@ -21,11 +22,13 @@ def attention_kernels(
     Parameters
     ----------
     target : Target
+    libraries : bool
+        Whether those of a GPU may be called, which alone have kernels there.
     saves_memory : bool
-        Whether all is fused that a kernel serves, and not only where that takes less time.
+        Whether a processor computes all that a kernel serves so, and not only what takes less time.
     """
     if str(target.kind.name) != "llvm":
-        return lambda types, scale, causal: False
+        return serves_attention(target) if libraries else lambda types, scale, causal: False
     processor = processor_of(target)
 
     def serves(types: list[Any], scale: float, causal: str) -> bool:

@@ -48,6 +48,7 @@ from .cuda import stages as cuda_stages
 from .cuda.block_rows import BLOCK_ROWS
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.early_casts import cast_early
+from .cuda.library.attention import call_attention_library
 from .cuda.library.select import call_libraries
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
@@ -82,7 +83,7 @@ PASSES: list[Entry] = [
     specialize_kernels,
     compute_attention_in_blocks,
     fold_permutations,
-    When("libraries", [call_libraries]),
+    When("libraries", [call_attention_library, call_libraries]),
     accumulate_early,
     name_inner_tuples,
     decide_fusion,

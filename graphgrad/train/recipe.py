@@ -92,14 +92,17 @@ class Objective:
         """The forward pass with the loss, for shapes of the inputs."""
         return self.inlined.forward(self.loss, shapes, self.layout, self.wrt_variables)
 
-    def with_attention(self, forward: Forward) -> Forward:
+    def with_attention(self, forward: Forward, is_trained: bool = True) -> Forward:
         """A forward pass that has attention as an op where the target has kernels of it.
 
         To be differentiated in reverse mode, or not at all: derivatives of the op's own gradient
-        write all scores.
+        write all scores. Within a budget of memory it is an op wherever it can be, and not only
+        where that takes less time.
         """
-        wrt = select(forward.program, self.wrt_variables)
-        return with_attention(forward, self.target, wrt, self.memory is not None)
+        wrt = select(forward.program, self.wrt_variables) if is_trained else ()
+        kernels = attention_kernels(self.target, self.libraries, self.memory is not None)
+        program = fuse_attention(forward.program, kernels, wrt, wrt)
+        return dataclasses.replace(forward, program=program)
 
     def budget(self, function: str, beside: int = 0) -> FunctionBudget | None:
         """The budget of a function, as of `FunctionBudget`; None where there is none."""
@@ -183,28 +186,13 @@ class Recipe(Objective):
         """The forward pass in inference form, without a loss, for shapes of the inputs."""
         no_loss = ResolvedLoss(self.model, None)
         forward = self._inference.forward(no_loss, shapes, self.layout)
-        forward = with_attention(forward, self.target, saves_memory=self.memory is not None)
+        forward = self.with_attention(forward, is_trained=False)
         return write_program(forward.program, FORWARD)
 
     @cached_property
     def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
         return inline_model(self.model, False).in_precision(self.precision)
-
-
-def with_attention(
-    forward: Forward,
-    target: tvm.target.Target,
-    wrt: Sequence[Any] = (),
-    saves_memory: bool = False,
-) -> Forward:
-    """A forward pass with attention as an op; `wrt` are variables of it, which remain.
-
-    With `saves_memory` it is an op wherever the target has a kernel, and not only where it pays.
-    """
-    kernels = attention_kernels(target, saves_memory)
-    program = fuse_attention(forward.program, kernels, wrt, wrt)
-    return dataclasses.replace(forward, program=program)
 
 
 def objective(

@@ -12,9 +12,9 @@ import numpy as np
 import tvm_ffi
 
 from graphgrad.runtime.cudnn.engine import NAME
-from graphgrad.runtime.cudnn.graphs import COMPARISONS
+from graphgrad.runtime.cudnn.nodes import COMPARISONS
 from graphgrad.runtime.cudnn.plans import Plan
-from graphgrad.runtime.cudnn.problem import CONTRACTED, MATMUL
+from graphgrad.runtime.cudnn.problem import ATTENTION, ATTENTION_GRADIENT, CONTRACTED, MATMUL
 
 STEPS = {
     "add": np.add,
@@ -69,7 +69,7 @@ class Library:
             _strided(tensor.numpy().reshape(-1), form).astype("float64")
             for tensor, form in zip(tensors[:count], problem.inputs, strict=True)
         ]
-        results = _contraction(problem, views)
+        results = _COMPUTED.get(problem.op, _contraction)(problem, views)
         for tensor, form, result in zip(tensors[count:], problem.outputs, results, strict=True):
             memory = np.full(tensor.numel(), np.nan, tensor.numpy().dtype)
             _strided(memory, form)[...] = result
@@ -99,6 +99,43 @@ def _strided(flat, form):
     assert last < flat.size
     strides = [stride * flat.itemsize for stride in form.strides]
     return np.lib.stride_tricks.as_strided(flat, form.shape, strides)
+
+
+def _weights(problem, query, key):
+    """The scores of attention, and for each row the logarithm of the sum of exponentials."""
+    groups = query.shape[1] // key.shape[1]
+    scores = problem.scale * query @ np.repeat(key, groups, 1).swapaxes(2, 3)
+    if problem.causal:
+        scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
+    maximum = scores.max(-1, keepdims=True)
+    return scores, maximum + np.log(np.exp(scores - maximum).sum(-1, keepdims=True))
+
+
+def _attention(problem, views):
+    query, key, value = views
+    scores, logsumexp = _weights(problem, query, key)
+    groups = query.shape[1] // key.shape[1]
+    return np.exp(scores - logsumexp) @ np.repeat(value, groups, 1), logsumexp
+
+
+def _attention_gradient(problem, views):
+    query, key, value, y, logsumexp, ct = views
+    scores, _ = _weights(problem, query, key)
+    weights = np.exp(scores - logsumexp)
+    batch, heads, length = key.shape[:3]
+    groups = query.shape[1] // heads
+    every_key, every_value = (np.repeat(x, groups, 1) for x in (key, value))
+    slopes = weights * (ct @ every_value.swapaxes(2, 3) - (ct * y).sum(-1, keepdims=True))
+    slopes *= problem.scale
+
+    def shared(x):
+        return x.reshape(batch, heads, groups, length, -1).sum(2)
+
+    of_key, of_value = slopes.swapaxes(2, 3) @ query, weights.swapaxes(2, 3) @ ct
+    return slopes @ every_key, shared(of_key), shared(of_value)
+
+
+_COMPUTED = {ATTENTION: _attention, ATTENTION_GRADIENT: _attention_gradient}
 
 
 def _product(a, b):

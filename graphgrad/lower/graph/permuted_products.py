@@ -134,7 +134,7 @@ class _Permutations:
         ):
             return product
         dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
-        order = None if permutation is None else _axes_of_permutation(permutation.value)
+        order = None if permutation is None else axes_of_permutation(permutation.value)
 
         def multiplied(left: te.Tensor, right: te.Tensor) -> te.Tensor:
             views = _View(left, left_axes), _View(right, right_axes)
@@ -161,7 +161,7 @@ def strip_permutations(operand: Any, bound: Mapping[Any, Any]) -> tuple[Any, lis
     axes = list(range(len(type_shape(operand.ty))))
     value = bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
     while value is not None and calls_op(value, PERMUTATION):
-        inner = _axes_of_permutation(value)
+        inner = axes_of_permutation(value)
         axes = [inner[axis] for axis in axes]
         operand = value.args[0]
         value = bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
@@ -186,7 +186,7 @@ def drop_unread(
     return remaining[::-1]
 
 
-def _axes_of_permutation(permutation: Any) -> list[int]:
+def axes_of_permutation(permutation: Any) -> list[int]:
     """Which axis of its argument each axis of a permutation is."""
     rank = len(type_shape(permutation.ty))
     axes = permutation.attrs.axes

@@ -49,6 +49,9 @@ class Kind(IntEnum):
     TENSOR = 17
     MATMUL = 18
     MATMUL_OPERATION = 19
+    REDUCTION = 21
+    REDUCTION_OPERATION = 22
+    RESHAPE_OPERATION = 31
     DEVICE_PROPERTIES = 38
 
 
@@ -66,6 +69,7 @@ class Type(IntEnum):
     NUMERICAL_NOTE = 11
     POINTWISE_MODE = 14
     DESCRIPTOR = 15
+    REDUCTION_OPERATOR = 18
     INT32 = 23
     CHAR = 24
 
@@ -75,6 +79,7 @@ class Attribute(IntEnum):
 
     POINTWISE_MODE = 0
     POINTWISE_COMPUTE_TYPE = 1
+    POINTWISE_AXIS = 9
     CONVOLUTION_COMPUTE_TYPE = 100
     CONVOLUTION_MODE = 101
     CONVOLUTION_DILATIONS = 102
@@ -117,6 +122,13 @@ class Attribute(IntEnum):
     MATMUL_B = 1521
     MATMUL_C = 1522
     MATMUL_DESCRIPTOR = 1523
+    REDUCTION_OPERATOR = 1600
+    REDUCTION_COMPUTE_TYPE = 1601
+    REDUCTION_X = 1610
+    REDUCTION_Y = 1611
+    REDUCTION_DESCRIPTOR = 1612
+    RESHAPE_X = 2200
+    RESHAPE_Y = 2201
     DEVICE_HANDLE = 2701
     DEVICE_JSON = 2702
 
@@ -141,7 +153,7 @@ HEURISTIC_A, HEURISTIC_FALLBACK = 3, 2
 
 CROSS_CORRELATION = 1
 
-DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9, "bool": 11}
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "int32": 4, "bfloat16": 9, "bool": 11}
 
 _HELD = {
     Type.HANDLE: ctypes.c_void_p,

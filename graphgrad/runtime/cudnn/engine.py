@@ -20,7 +20,7 @@ import tvm_ffi
 from ..cudart import set_device
 from . import plans
 from .backend import Attribute, CudnnError, Descriptor, Kind, Type, check, library
-from .graphs import ALIGNMENT
+from .nodes import ALIGNMENT
 from .plans import Plan
 from .problem import TensorForm
 
@@ -61,11 +61,14 @@ def compute(*arguments: Any) -> None:
         loaded = _loaded(text, workspace.device.index, workspace.numel())
         _check_forms(loaded.plan, tensors)
         pointers = dict(enumerate((each.data_ptr() for each in tensors), 1))
+        base = workspace.data_ptr()
+        pointers |= {number: base + offset for number, offset in loaded.plan.scratches}
         pointers |= {number: ctypes.addressof(each) for number, each in loaded.constants.items()}
         pack = Descriptor(Kind.VARIANT_PACK)
         pack.set(Attribute.PACK_IDS, Type.INT64, list(pointers))
         pack.set(Attribute.PACK_POINTERS, Type.VOID_PTR, list(pointers.values()))
-        pack.set(Attribute.PACK_WORKSPACE, Type.VOID_PTR, [workspace.data_ptr()]).finish()
+        pack.set(Attribute.PACK_WORKSPACE, Type.VOID_PTR, [base + loaded.plan.scratch_bytes])
+        pack.finish()
         stream = ctypes.c_void_p(tvm_ffi.get_raw_stream(workspace.device))
         check(library().cudnnSetStream(device.handle, stream), "use the stream")
         status = library().cudnnBackendExecute(

@@ -56,6 +56,10 @@ class Plan:
         cuDNN's own text.
     constants : tuple of (int, float)
         Numbers that it is given where it is executed, by their tensors' numbers.
+    scratches : tuple of (int, int)
+        Where in the workspace further tensors begin, in bytes, by their numbers.
+    scratch_bytes : int
+        What these take; cuDNN's own workspace is behind it.
     """
 
     problem: Problem
@@ -66,6 +70,8 @@ class Plan:
     architecture: int
     serialized: str
     constants: tuple[tuple[int, float], ...] = ()
+    scratches: tuple[tuple[int, int], ...] = ()
+    scratch_bytes: int = 0
 
     def to_json(self) -> str:
         """A text that `from_json` reads."""
@@ -77,7 +83,8 @@ class Plan:
         described = json.loads(text)
         problem = Problem.from_json(described.pop("problem"))
         described["notes"] = tuple(described["notes"])
-        described["constants"] = tuple(map(tuple, described["constants"]))
+        for name in ("constants", "scratches"):
+            described[name] = tuple(map(tuple, described[name]))
         return Plan(problem=problem, **described)
 
 
@@ -110,19 +117,22 @@ def make_plan(
     passed_over: dict[str, int] = {}
     graph = operation_graph(problem)
     for candidate in _candidates(problem, graph.descriptor, target, passed_over):
-        if candidate.workspace > limit:
+        workspace = graph.scratch_bytes + candidate.workspace
+        if workspace > limit:
             _count(passed_over, f"more than {limit} bytes of workspace")
             continue
         serialized = bytes(candidate.descriptor.values(Attribute.PLAN_JSON, Type.CHAR))
         return Plan(
             problem,
-            candidate.workspace,
+            workspace,
             candidate.engine,
             tuple(sorted(note.name for note in candidate.notes)),
             backend.version(),
             architecture,
             serialized.rstrip(b"\0").decode(),
             tuple(graph.constants.items()),
+            tuple(graph.scratches.items()),
+            graph.scratch_bytes,
         )
     reasons = ", ".join(f"{why} ({count}×)" for why, count in sorted(passed_over.items()))
     raise CudnnError(f"{NO_PLAN} for {problem.op}: {reasons or 'nothing is proposed'}")

@@ -13,8 +13,14 @@ _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 CONVOLUTIONS = ("conv_forward", "conv_data_gradient", "conv_weight_gradient")
 MATMUL = "matmul"
 
+ATTENTION, ATTENTION_GRADIENT = "attention", "attention_gradient"
+
 CONTRACTED = 2
 """Inputs that a contraction multiplies; further ones are its epilogue's."""
+
+
+_PRODUCTS = {ATTENTION: (1, 1), ATTENTION_GRADIENT: (3, 2)}
+"""Products of attention with features of queries and keys, and with those of values."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,14 @@ class Problem:
     op : str
         ``"conv_forward"`` reads data and weights, ``"conv_data_gradient"`` a cotangent and weights,
         ``"conv_weight_gradient"`` data and a cotangent, ``"matmul"`` two stacks of matrices.
+        ``"attention"`` reads queries, keys and values, each as batch, heads, positions, features,
+        and gives its result and the logarithms of the sums of its rows, as columns;
+        ``"attention_gradient"`` reads the first three, both results and the cotangent of the first,
+        and gives the gradients of the first three.
     inputs : tuple of TensorForm
         In that order. Those of the epilogue follow; their axes are the output's, or 1.
     outputs : tuple of TensorForm
-        They differ in their dtypes alone.
+        Those of a contraction differ in their dtypes alone.
     tf32 : bool
         Whether operands of float32 may be rounded to 10 bits of mantissa.
     strides, padding_before, padding_after, dilation : tuple of int
@@ -79,6 +89,10 @@ class Problem:
     epilogue : tuple of Step
     results : tuple of int
         The values, counted as the operands of steps are, that the outputs are.
+    scale : float
+        Of the products of queries and keys.
+    causal : bool
+        Whether queries attend no keys behind their own position.
     """
 
     op: str
@@ -91,6 +105,8 @@ class Problem:
     dilation: tuple[int, ...] = ()
     epilogue: tuple[Step, ...] = ()
     results: tuple[int, ...] = (0,)
+    scale: float = 1.0
+    causal: bool = False
 
     @property
     def output(self) -> TensorForm:
@@ -122,6 +138,12 @@ class Problem:
     @property
     def operations(self) -> int:
         """Additions and multiplications."""
+        if self.op in _PRODUCTS:
+            (*rows, features), keys = self.inputs[0].shape, self.inputs[1].shape[2]
+            values = self.inputs[2].shape[3]
+            of_query, of_value = _PRODUCTS[self.op]
+            work = 2 * prod(rows) * keys * (of_query * features + of_value * values)
+            return work // 2 if self.causal else work
         if self.op == MATMUL:
             return 2 * prod(self.output.shape) * self.inputs[0].shape[-1]
         return 2 * prod(self.result.shape) * prod(self.weights.shape[1:])
@@ -150,6 +172,8 @@ class Problem:
             tuple(map(_tensor, described["outputs"])),
             described["tf32"],
             **{name: tuple(described[name]) for name in windows},
+            scale=described["scale"],
+            causal=described["causal"],
             epilogue=tuple(
                 Step(each["op"], tuple(each["operands"])) for each in described["epilogue"]
             ),

@@ -22,6 +22,7 @@ def test_every_contraction_of_a_network_is_planned(cudnn, monkeypatch):
     monkeypatch.delenv(select.SWITCH)
     found = plan.planned("resnet18-64", "bfloat16", "h200")
     assert found.contractions == 62 and found.planned == found.problems
+    assert found.epilogues > 15 and found.workspace > 0
     # All but the time, which is that of a shared machine.
     assert [each for each in found.shortfalls() if "planned in" not in each] == []
 
@@ -55,3 +56,14 @@ def test_a_ratchet_goes_down_only():
         "kernels": 7, "gigabytes": 1.5, "milliseconds": 2.25
     }  # fmt: skip
     assert "7 milliseconds" not in budget.text([of(7)])
+
+
+def test_what_falls_short_of_goals():
+    def of(kernels, milliseconds):
+        return Budget("resnet50-64", "bfloat16", "sm_90", 9, 1, kernels, 20.0, milliseconds)
+
+    assert budget.short_of_goals([of(500, 7.5)]) == []
+    assert budget.short_of_goals([of(501, 7.6)]) == [
+        "resnet50-64 bfloat16 sm_90: 501 kernels, the goal is 500",
+        "resnet50-64 bfloat16 sm_90: 7.6 milliseconds, the goal is 7.5",
+    ]

@@ -8,7 +8,9 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.errors import DeviceError
-from graphgrad.lower.cuda.library import select
+from graphgrad.lower.cuda.library import attention, select
+from graphgrad.ops.define import call_op
+from graphgrad.ops.fused_attention import ATTENTION
 from graphgrad.runtime.cudnn.backend import CudnnError, library_path
 from graphgrad.runtime.cudnn.engine import NAME
 from graphgrad.runtime.cudnn.plans import Plan
@@ -66,7 +68,8 @@ def library(monkeypatch):
     def plan_all(problems, properties):
         return {each: Plan(each, WORKSPACE, 0, (), 0, 90, "") for each in problems}
 
-    monkeypatch.setattr(select, "plan_all", plan_all)
+    for module in (attention, select):
+        monkeypatch.setattr(module, "plan_all", plan_all)
     monkeypatch.setattr(select, "is_installed", lambda: True)
     with Library() as counting:
         yield counting
@@ -87,6 +90,24 @@ def test_contractions_and_their_gradients(library):
         # Each twice: the product, and two gradients.
         assert len(library.computed) == 2 * 3 * len(CASES)
         assert sum(each.op == MATMUL for each in library.computed) == 2 * 3 * 4
+
+
+def test_attention_and_its_gradient(library):
+    def build(b, query, key, value):
+        operands = [b.emit(permute(x, [0, 2, 1, 3])) for x in (query, key, value)]
+        call = call_op(tvm.ir.Op.get(ATTENTION), operands, scale=0.3, causal="TopLeft")
+        return b.emit(relax.TupleGetItem(b.emit(call), 0))
+
+    types = [((2, 6, 4, 8), HALF), *[((2, 6, 2, 8), HALF)] * 2]
+    mod = gg.vjp(function(build, *types, name="attend"), "attend")
+    program = Program(mod)
+    rng = np.random.default_rng(0)
+    params = mod["attend_vjp"].params
+    arrays = [rng.standard_normal([int(n) for n in p.ty.shape]).astype(HALF) for p in params]
+    program.check("attend_vjp", *arrays)
+    if library is not None:
+        ops = [each.op for each in library.computed]
+        assert ops == ["attention", "attention_gradient"] * 2  # in either order of threads
 
 
 def test_a_step_is_that_of_our_kernels(library):

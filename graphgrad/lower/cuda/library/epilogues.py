@@ -24,7 +24,7 @@ from ....ir.kernel_calls import variables_of
 from ....ir.kernel_structure import static
 from ....ir.tensor import type_shape
 from ....ops.conv import SPATIAL, Layouts, Window
-from ....runtime.cudnn.graphs import COMPARISONS
+from ....runtime.cudnn.nodes import COMPARISONS
 from ....runtime.cudnn.problem import MATMUL, Problem, Step, TensorForm, strides_of
 from .pointwise import CAST, STEPS
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ....ir.attributes import Attributes
+from ....ir.calls import calls_op
 from ....ir.kernel_structure import static
 from ....ir.tensor import type_shape
 from ....ops.conv import SPATIAL, Layouts, Window
@@ -22,6 +24,8 @@ _CONVOLUTIONS = {
 }
 
 _PRODUCT = "relax.matmul"
+
+RESHAPE = "relax.reshape"
 
 _DTYPES = ("float16", "bfloat16", "float32")
 """Not float64: a GPU's library computes it by plans that need memory beyond measure."""
@@ -57,6 +61,22 @@ class View:
             tuple(strides[axis] for axis in self.axes),
             str(self.tensor.ty.dtype),
         )
+
+
+def strip_reshapes(tensor: Any, bound: Mapping[Any, Any]) -> Any:
+    """The tensor with the elements of another in memory: a library is told the form alone.
+
+    Parameters
+    ----------
+    tensor : relax.Expr
+    bound : mapping
+        The values of those variables that may be looked behind.
+    """
+    value = bound.get(tensor)
+    while value is not None and (calls_op(value, RESHAPE) or isinstance(value, tvm.ir.Var)):
+        tensor = value if isinstance(value, tvm.ir.Var) else value.args[0]
+        value = bound.get(tensor)
+    return tensor
 
 
 def plain(tensor: Any) -> View:

@@ -29,7 +29,7 @@ from .devices import profile_of
 from .epilogues import Block, fused
 from .offline import is_installed, plan_all
 from .pointwise import STEPS
-from .problems import View, plain, problem_of, tensors_of
+from .problems import RESHAPE, View, plain, problem_of, strip_reshapes, tensors_of
 
 LEAST_WORKSPACE = 1 << 20
 """Bytes of workspace that a call has in any case, for the plan of another device or version."""
@@ -116,7 +116,7 @@ def sites_of(mod: tvm.IRModule, tf32: bool) -> Sites:
             for views in (stripped, [plain(x) for x in tensors]):
                 problem = problem_of(binding.value, views, tf32)
                 if problem is not None:
-                    operands = [view.tensor for view in views]
+                    operands = [strip_reshapes(view.tensor, bound) for view in views]
                     sites[binding.var] = Site(problem, operands, [binding.var])
                     break
 
@@ -154,7 +154,7 @@ def _with_epilogues(mod: tvm.IRModule, alone: Sites, profile: Mapping[str, Any])
             continue
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                maps = Block(block.bindings, _read_outside(func, block))
+                maps = Block(block.bindings, read_outside(func, block))
                 for binding in block.bindings:
                     if binding.var in alone:
                         _add_epilogue(sites, maps, binding, alone[binding.var])
@@ -168,7 +168,7 @@ def _with_epilogues(mod: tvm.IRModule, alone: Sites, profile: Mapping[str, Any])
     }
 
 
-def _read_outside(func: relax.Function, block: Any) -> set[Any]:
+def read_outside(func: relax.Function, block: Any) -> set[Any]:
     """What the other blocks of a function, and its result, read."""
     others = [each for each in func.body.blocks if not each.same_as(block)]
     values = [binding.value for each in others for binding in each.bindings]
@@ -178,7 +178,8 @@ def _read_outside(func: relax.Function, block: Any) -> set[Any]:
 def _add_epilogue(sites: Sites, maps: Block, binding: Any, alone: Site) -> None:
     found = fused(maps, binding, alone.problem)
     if found is not None:
-        tensors = [*alone.tensors, *found.others]
+        bound = {each.var: each.value for each in maps.bindings}
+        tensors = [*alone.tensors, *(strip_reshapes(each, bound) for each in found.others)]
         sites[binding.var] = Site(found.problem, tensors, found.outputs, found.members)
 
 
@@ -192,34 +193,34 @@ def _with_calls(func: relax.Function, calls: Sites) -> relax.Function:
             site = at[binding.var]
             # What else reads values on the way computes them again.
             again = [each for each in site.members if each.var not in site.outputs]
-            return [*_library_call(site, binding), *again]
+            assert site.plan is not None
+            return [*library_call(site.plan, site.tensors, site.outputs, binding), *again]
         return [] if binding.var in gone else [binding]
 
     body = rebuilt(func.body, changed)
-    blocks = drop_unread(list(body.blocks), func, {PERMUTATION, *STEPS})
+    blocks = drop_unread(list(body.blocks), func, {PERMUTATION, RESHAPE, *STEPS})
     return relax.BlockBuilder().normalize(
         replace_body(func, relax.SeqExpr(blocks, body.body, body.span))
     )
 
 
-def _library_call(site: Site, at: Any) -> list[Any]:
-    """A call of the library, and the bindings of its results to the variables of a site."""
-    assert site.plan is not None
-    workspace = relax.TensorType([max(site.plan.workspace, LEAST_WORKSPACE)], "uint8")
-    text = tvm.ir.StringImm(site.plan.to_json())
-    types = [*(output.ty for output in site.outputs), workspace]
-    value = relax.op.call_dps_packed(NAME, [*site.tensors, text], types)
+def library_call(plan: Plan, tensors: list[Any], outputs: list[Any], at: Any) -> list[Any]:
+    """A call of the library in place of a binding, and those of its results to variables."""
+    workspace = relax.TensorType([max(plan.workspace, LEAST_WORKSPACE)], "uint8")
+    text = tvm.ir.StringImm(plan.to_json())
+    types = [*(output.ty for output in outputs), workspace]
+    value = relax.op.call_dps_packed(NAME, [*tensors, text], types)
     span = at.value.span
     value = relax.BlockBuilder().normalize(
         relax.Call(value.op, value.args, value.attrs, value.ty_args, span)
     )
-    is_inner = all(isinstance(each, relax.DataflowVar) for each in site.outputs)
+    is_inner = all(isinstance(each, relax.DataflowVar) for each in outputs)
     kind = relax.DataflowVar if is_inner else relax.Var
-    every = kind(f"{site.outputs[-1].name}_and_workspace", value.ty)
+    every = kind(f"{outputs[-1].name}_and_workspace", value.ty)
     return [
         relax.VarBinding(every, value, span),
         *(
             relax.VarBinding(output, relax.TupleGetItem(every, place, span), at.span)
-            for place, output in enumerate(site.outputs)
+            for place, output in enumerate(outputs)
         ),
     ]

@@ -1,0 +1,155 @@
+"""Attention by a library: what becomes a call of it, in which order, and what that computes."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.lower.cuda.library import attention, select
+from graphgrad.lower.cuda.library.attention import call_attention_library, serves_attention
+from graphgrad.lower.cuda.library.devices import PROFILES
+from graphgrad.lower.cuda.library.offline import plan_all
+from graphgrad.ops.define import call_op
+from graphgrad.ops.fused_attention import ATTENTION, GRADIENT
+from graphgrad.runtime.cudnn.backend import library_path
+from graphgrad.runtime.cudnn.plans import WORKSPACE_LIMIT, Plan
+from graphgrad.runtime.cudnn.problem import Problem, TensorForm, strides_of
+from tests.emulator.library import Library
+from tests.peers import required
+from tests.running import function, run
+
+GPU = gg.target({"kind": "cuda", "arch": "sm_90"})
+HALF, SINGLE = "bfloat16", "float32"
+B, S, H, D = 2, 6, 4, 8
+LAST = [0, 2, 1, 3]
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """A library that has a plan for all."""
+    monkeypatch.delenv(select.SWITCH)
+    monkeypatch.setattr(select, "is_installed", lambda: True)
+    monkeypatch.setattr(
+        attention,
+        "plan_all",
+        lambda problems, _: {p: Plan(p, 96, 0, (), 0, 90, "") for p in problems},
+    )
+
+
+def emit(b, name, *operands, **attrs):
+    return b.emit(call_op(tvm.ir.Op.get(name), list(operands), **attrs))
+
+
+def permute(b, x):
+    return b.emit(relax.op.permute_dims(x, LAST))
+
+
+def cast(b, x, dtype):
+    return x if str(x.ty.dtype) == dtype else b.emit(relax.op.astype(x, dtype))
+
+
+def program(heads=H, causal="", wide=False, extent=S):
+    """Attention with positions in front of heads, and its gradient; in float32, if `wide`."""
+
+    def build(b, query, key, value, ct):
+        dtype = SINGLE if wide else HALF
+        q, k, v, c = (cast(b, permute(b, x), dtype) for x in (query, key, value, ct))
+        attrs = {"scale": 0.3, "causal": causal}
+        both = emit(b, ATTENTION, q, k, v, **attrs)
+        y, sums = (b.emit(relax.TupleGetItem(both, place)) for place in range(2))
+        slopes = emit(b, GRADIENT, q, k, v, y, sums, c, **attrs)
+        results = [y, *(b.emit(relax.TupleGetItem(slopes, place)) for place in range(3))]
+        results = [permute(b, cast(b, x, HALF)) for x in results]
+        return b.emit(relax.Tuple([*results, sums]))
+
+    of_query, of_key = ((B, extent, H, D), HALF), ((B, S, heads, D), HALF)
+    return function(build, of_query, of_key, of_key, of_query)
+
+
+def ops(mod):
+    values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
+    return [str(v.op.name) for v in values if isinstance(v, relax.Call)]
+
+
+@pytest.mark.parametrize("heads", [H, 2, 1])
+@pytest.mark.parametrize("causal", ["", "TopLeft", "BottomRight"])
+@pytest.mark.parametrize("wide", [False, True], ids=["half", "wide"])
+def test_attention_and_its_gradient(library, heads, causal, wide):
+    mod = program(heads, causal, wide)
+    changed = call_attention_library(mod, GPU)
+    relax.analysis.well_formed(changed)  # raises
+    # Nothing is permuted or cast: the library reads and writes what is around it.
+    assert ops(changed) == ["relax.call_dps_packed"] * 2
+    rng = np.random.default_rng(0)
+    shapes = [[int(n) for n in p.ty.shape] for p in mod["main"].params]
+    arrays = [rng.standard_normal(shape).astype(HALF) for shape in shapes]
+    with Library() as counting:
+        found = run(changed, "main", *arrays)
+    assert [each.causal for each in counting.computed] == [causal != ""] * 2
+    for result, expected in zip(found, run(mod, "main", *arrays), strict=True):
+        np.testing.assert_allclose(
+            result.astype(SINGLE), expected.astype(SINGLE), rtol=0.04, atol=0.04
+        )
+
+
+def test_what_others_read_in_the_order_of_heads_is_written_in_that(library):
+    def build(b, query, key, value):
+        both = emit(b, ATTENTION, query, permute(b, key), value, scale=1.0, causal="")
+        y = b.emit(relax.TupleGetItem(both, 0))
+        return b.emit(relax.Tuple([permute(b, y), b.emit(relax.op.negative(y))]))
+
+    plain = ((B, H, S, D), HALF)
+    mod = call_attention_library(function(build, plain, ((B, S, H, D), HALF), plain), GPU)
+    assert ops(mod) == ["relax.call_dps_packed", "relax.permute_dims", "relax.negative"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"causal": "BottomRight", "extent": 9}, {"causal": "TopLeft", "extent": 4}],
+    ids=["rows that attend nothing", "fewer queries"],
+)
+def test_what_is_left_to_kernels_of_ours(library, changes):
+    mod = program(**changes)
+    assert call_attention_library(mod, GPU).same_as(mod)
+
+
+def test_biases_and_wide_types_are_left_to_kernels_of_ours(library):
+    types = [relax.TensorType([B, H, S, D], HALF)] * 3
+    serves = serves_attention(GPU)
+    assert serves(types, 1.0, "") and serves(types, 1.0, "TopLeft")
+    assert not serves([*types, relax.TensorType([B, 1, 1, S], SINGLE)], 1.0, "")
+    assert not serves([relax.TensorType([B, H, S, D], SINGLE)] * 3, 1.0, "")
+
+
+def test_products_take_the_place_of_attention_without_plans(library, monkeypatch):
+    monkeypatch.setattr(attention, "plan_all", lambda problems, _: dict.fromkeys(problems, "none"))
+    mod = program()
+    assert call_attention_library(mod, GPU).same_as(mod)
+    assert not serves_attention(GPU)([relax.TensorType([B, H, S, D], HALF)] * 3, 1.0, "")
+
+
+@pytest.mark.parametrize("device", PROFILES)
+def test_plans(device):
+    required("cuDNN", library_path() is not None)
+
+    def problems(heads, keys, causal):
+        query, key = (2, 4, 64, 64), (2, heads, keys, 64)
+        last = TensorForm(query, (64 * 256, 64, 256, 1), HALF)
+        key_form = TensorForm(key, strides_of(key), HALF)
+        sums = TensorForm((2, 4, 64, 1), (256, 64, 1, 1), SINGLE)
+        inputs = (last, key_form, key_form)
+        forward = Problem("attention", inputs, (last, sums), scale=0.125, causal=causal)
+        inputs = (*inputs, last, sums, last)
+        outputs = (last, key_form, key_form)
+        return forward, Problem("attention_gradient", inputs, outputs, scale=0.1, causal=causal)
+
+    cases = [*problems(4, 64, False), *problems(2, 64, True), *problems(4, 50, False)]
+    for problem, plan in plan_all(cases, PROFILES[device]).items():
+        assert isinstance(plan, Plan), f"{problem}: {plan}"
+        assert plan.workspace <= WORKSPACE_LIMIT and Plan.from_json(plan.to_json()) == plan
+        # The gradient has the cotangents of the scores in its workspace, not sums by atomics.
+        scores = 2 * 2 * 4 * 64 * 64
+        is_gradient = problem.op == "attention_gradient"
+        assert (plan.workspace >= plan.scratch_bytes + scores) == is_gradient
+        assert bool(plan.scratches) == is_gradient
