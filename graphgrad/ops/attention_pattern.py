@@ -521,18 +521,23 @@ class _Search:
         """Biases, conditions and the causal order that scores of a shape have."""
         biases: list[_Source] = []
         masks: list[tuple[_Source, bool]] = []
+        lowering: list[tuple[np.ndarray, _Source]] = []  # constant, low and finite biases
         allowed: np.ndarray | None = None
+        is_finite = False
         unguarded = list(guards)
         for added, at in scores.biases:
             expr = self._without_casts(added)
             source = _as_rank_4(expr, at, shape)
             _require(expr not in self._active and is_float(str(expr.ty.dtype)))
             value = constant_value(expr, self._bound)
-            mask = None if value is None else _as_mask(value.reshape(source.shape))
-            if mask is None:
+            bias = None if value is None else value.reshape(source.shape)
+            mask = None if bias is None else _as_mask(bias)
+            if mask is None or bias is None:
                 biases.append(source)
-            else:
+            elif np.isneginf(bias[~mask]).all():
                 allowed = mask if allowed is None else allowed & mask
+            else:
+                lowering.append((mask, source))
         for condition, at, allows, fill in scores.masks:
             source = _as_rank_4(condition, at, shape)
             value = constant_value(condition, self._bound)
@@ -543,11 +548,19 @@ class _Search:
                 masks.append((source, allows))
                 continue
             mask = value.reshape(source.shape) == allows
-            # Where all scores of a row are equal and finite, so are its weights.
-            full = np.broadcast_to(mask, shape)
-            _require(is_guarded or fill == -math.inf or bool(full.any(axis=-1).all()))
+            is_finite |= not is_guarded and fill != -math.inf
             allowed = mask if allowed is None else allowed & mask
         _require(not unguarded)
+        # Of a row whose scores are all low the weights are not zero; so what is finite excludes
+        # keys only where others are left, which other biases and conditions may exclude.
+        if biases or masks:
+            _require(not is_finite)
+            biases += [source for _, source in lowering]
+        elif lowering or is_finite:
+            for mask, _ in lowering:
+                allowed = mask if allowed is None else allowed & mask
+            assert allowed is not None
+            _require(bool(np.broadcast_to(allowed, shape).any(axis=-1).all()))
         causal = NOT_CAUSAL
         if allowed is not None and not allowed.all():
             causal = _causality(allowed, shape)
@@ -645,16 +658,9 @@ def _as_rank_4(expr: Any, at: list[Any], shape: list[int]) -> _Source:
 
 
 def _as_mask(bias: np.ndarray) -> np.ndarray | None:
-    """Where a bias is zero, if it is as low as a mask elsewhere; None if it is no mask.
-
-    A row without a zero is none either: only where it is −∞ are its weights zero.
-    """
+    """Where a bias is zero, if it is as low as a mask elsewhere; None if it is no mask."""
     allowed = bias == 0
-    is_low = bias <= _LOW
-    if not bool((allowed | is_low).all()):
-        return None
-    infinite = bool(np.isneginf(bias[is_low]).all())
-    return allowed if infinite or bool(allowed.any(axis=-1).all()) else None
+    return allowed if bool((allowed | (bias <= _LOW)).all()) else None
 
 
 def _causality(allowed: np.ndarray, shape: list[int]) -> str:

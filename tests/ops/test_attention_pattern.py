@@ -213,6 +213,13 @@ LEFT = {
     "a finite mask of whole rows": lambda *x: plain(
         *x, lambda s: op.where(const(np.zeros((S, T)), "bool"), s, const(LOWEST))
     ),
+    "two finite masks of a whole row": lambda *x: plain(
+        *x,
+        lambda s: op.add(
+            emitted(op.where(const(np.tri(S, T), "bool"), s, const(LOWEST))),
+            const([LOWEST, 0, 0, 0, 0]),
+        ),
+    ),
     "a mask of other rows of weights": lambda *x: plain(
         *x, after=lambda w: op.where(const(np.tri(S, T), "bool"), w, const(0.0))
     ),
@@ -240,6 +247,31 @@ def test_a_computed_finite_mask_stays():
         return plain(q, k, v, lambda s: op.where(allowed, s, const(LOWEST)))
 
     assert not fused(module(chosen, [Q, K, V, MASK]))[1]
+
+
+def test_a_finite_mask_beside_a_bias_that_may_exclude_the_rest_stays():
+    def chosen(q, k, v, bias):
+        allowed = const(np.tri(S, T), "bool")
+        return plain(q, k, v, lambda s: op.where(allowed, emitted(op.add(s, bias)), const(LOWEST)))
+
+    assert not fused(module(chosen, [Q, K, V, MASK]))[1]
+
+
+def test_a_finite_mask_is_added_beside_a_bias():
+    mod = module(
+        lambda q, k, v, bias: plain(
+            q, k, v, lambda s: op.add(emitted(op.add(s, bias)), emitted(causal_mask(LOWEST)))
+        ),
+        [Q, K, V, MASK],
+    )
+    program, calls = fused(mod)
+    assert [call.attrs["causal"] for call in calls] == [""]
+    *inputs, bias = arrays([Q, K, V, MASK])
+    bias[0, 0, 0, :1] = -np.inf  # all that the causal order leaves to the first query
+    x = [*inputs, bias]
+    (expected,), (y,) = run(mod, "main", *x), run(write_program(program, "main"), "main", *x)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(expected[0, :, 0]).max() > 0
 
 
 def test_a_bias_that_trains_stays():
