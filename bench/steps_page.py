@@ -43,9 +43,14 @@ COLUMNS = """\
 
 
 def recorded(results: list[Mapping[str, Any]], records: Mapping[str, Any]) -> dict[str, Any]:
-    """The records with those of results in the place of what was there."""
+    """The records with those of results in the place of what was there.
+
+    Results of other batches or widths than the models' own are left out.
+    """
     known = {processor: dict(models) for processor, models in records.items()}
     for result in results:
+        if any(result["settings"].get(name) is not None for name in ("batch", "width")):
+            continue
         models = known.setdefault(_processor(result), {})
         for each in filter(lambda each: each.is_quiet, reached(result["models"])):
             models[each.model] = _record(each, result["models"][each.model])

@@ -50,8 +50,8 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
             continue
         if node.op_type not in LAYERS:
             raise ValueError(f"no layer stands for the ONNX operator {node.op_type}")
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         weights = [constants[name] for name in node.input if name in constants]
+        attributes = _attributes(node, bool(weights))
         layer = LAYERS[node.op_type](attributes, weights)
         inputs = tuple(values[name] for name in node.input if name not in constants)
         if isinstance(layer, nn.Module):
@@ -62,6 +62,25 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
             values[node.output[0]] = graph.call_function(layer, inputs)
     graph.output(values[proto.graph.output[0].name])
     return fx.GraphModule(layers, graph).train()
+
+
+def _attributes(node: onnx.NodeProto, has_constants: bool) -> Attributes:
+    """The attributes of a node, with ONNX's defaults.
+
+    Raises
+    ------
+    ValueError
+        The layers here do not have one of its attributes, or its constants.
+    """
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    for name, (default, expected) in _EXPECTED.get(node.op_type, {}).items():
+        if given.get(name, default) != expected:
+            raise ValueError(
+                f"no layer stands for {node.op_type} with {name} other than {expected}"
+            )
+    if has_constants and node.op_type in ("Add", "Mul"):
+        raise ValueError(f"no layer stands for {node.op_type} with a constant")
+    return {**_DEFAULTS.get(node.op_type, {}), **given}
 
 
 def _transformer(proto: onnx.ModelProto, constants: Weights) -> nn.Module:
@@ -85,7 +104,7 @@ def _constants(proto: onnx.ModelProto) -> dict[str, torch.Tensor]:
 
 def _convolution(attributes: Attributes, weights: list[torch.Tensor]) -> nn.Module:
     weight, *bias = weights
-    groups = attributes.get("group", 1)
+    groups = attributes["group"]
     layer = nn.Conv2d(
         weight.shape[1] * groups,
         weight.shape[0],
@@ -135,6 +154,24 @@ LAYERS: dict[str, Callable[[Attributes, list[torch.Tensor]], Any]] = {
     "Sigmoid": lambda *_: nn.Sigmoid(),
 }
 """What stands for each operator: given its attributes and constants, a module or a function."""
+
+
+_WINDOW: Attributes = {"strides": [1, 1], "pads": [0, 0, 0, 0]}
+_DEFAULTS: Mapping[str, Attributes] = {
+    "BatchNormalization": {"epsilon": 1e-5},
+    "Conv": {**_WINDOW, "group": 1},
+    "MaxPool": _WINDOW,
+}
+"""ONNX's defaults of attributes, by operator."""
+
+_PLAIN_WINDOW = {"dilations": ([1, 1], [1, 1]), "auto_pad": (b"NOTSET", b"NOTSET")}
+_EXPECTED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
+    "Conv": _PLAIN_WINDOW,
+    "Flatten": {"axis": (1, 1)},
+    "Gemm": {"transA": (0, 0), "transB": (0, 1), "alpha": (1.0, 1.0), "beta": (1.0, 1.0)},
+    "MaxPool": {**_PLAIN_WINDOW, "ceil_mode": (0, 0), "storage_order": (0, 0)},
+}
+"""By operator, attributes with their defaults and the value that the layers have."""
 
 
 def _symmetric(pads: list[int]) -> tuple[int, int]:

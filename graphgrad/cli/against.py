@@ -44,7 +44,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """
     _check_options(arguments)
     require("torch")
-    model = from_onnx(arguments.model, constants=arguments.constants or ())
+    model = from_onnx(arguments.model)
     if len(model.inputs) != 1:
         raise ArgumentError("--against torch: the twin takes one input, and this model has several")
     _check_twin(onnx.load(arguments.model))
@@ -66,8 +66,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
         "memory": None,
         "profile": False,
         "target": "llvm",
+        "figure": None,
+        "constants": None,
     }.items():
-        if getattr(arguments, name) != plain:
+        if (getattr(arguments, name) or None) != (plain or None):
             raise ArgumentError(f"--against torch compares plain steps; leave --{name} out")
 
 
@@ -90,8 +92,7 @@ Entrant = Callable[[], Contender]
 def _entrants(arguments: argparse.Namespace, batch: Path, is_image: bool) -> dict[str, Entrant]:
     """What starts each contender, by name."""
     given = (arguments.model, str(batch))
-    ours = (*given, tuple(arguments.constants or ()), arguments.rules)
-    entrants: dict[str, Entrant] = {OURS: partial(Contender, _ours, ours)}
+    entrants: dict[str, Entrant] = {OURS: partial(Contender, _ours, (*given, arguments.rules))}
     forms = [False, True] if any(map(shutil.which, COMPILERS)) else [False]
     for compiled in forms:
         for channels_last in [False, True] if is_image else [False]:
@@ -169,9 +170,9 @@ def _print(
         show(f"graphgrad takes {ratio:.2f} of the time of PyTorch's best, at batch {batch}")
 
 
-def _ours(model: str, batch: str, constants: tuple[str, ...], rules: str) -> Callable[[], float]:
+def _ours(model: str, batch: str, rules: str) -> Callable[[], float]:
     step = train_step(
-        from_onnx(model, constants=constants),
+        from_onnx(model),
         "cross_entropy",
         optimizer=SGD(LEARNING_RATE, momentum=MOMENTUM),
         rules=rules,

@@ -67,8 +67,11 @@ class Contender:
         ContenderError
         """
         assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGCONT)
-        self._connection.send(count)
+        try:
+            os.kill(self._process.pid, signal.SIGCONT)
+            self._connection.send(count)
+        except OSError:
+            raise self._ended() from None
         seconds: list[float] = self._answer()
         return seconds
 
@@ -82,14 +85,16 @@ class Contender:
         """What it says; it is stopped then."""
         try:
             answer = self._connection.recv()
-        except EOFError:
-            self._process.join()
-            code = self._process.exitcode
-            raise ContenderError(f"the process ended with status {code}") from None
+        except (EOFError, OSError):
+            raise self._ended() from None
         if isinstance(answer, str):
             raise ContenderError(answer)
         self._stop()
         return answer
+
+    def _ended(self) -> ContenderError:
+        self._process.join()
+        return ContenderError(f"the process ended with status {self._process.exitcode}")
 
     def _stop(self) -> None:
         """Stop the process, and wait until all its threads have."""

@@ -49,6 +49,7 @@ from .cuda.block_rows import BLOCK_ROWS
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
+from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
@@ -288,7 +289,8 @@ def compile(
         "winograd": winograd,
         "overlap": overlap,
         "budget": budget and budget.settings,
-        "libraries": libraries,
+        # What is missing here, or switched off, may be there next time.
+        "libraries": libraries and library_absence(resolved) is None,
         "tf32": tf32,
     }
     executable, _ = compiled_once(mod, resolved, options, make)

@@ -34,6 +34,11 @@ _STOCK = ("relax.nn.attention", "relax.nn.attention_bias")
 _LOW = -1e30
 """Scores at which, and below, a weight is zero next to that of any score in use."""
 
+_MOST_BIAS = 256.0
+"""Finite biases up to which float32 leaves the logarithm of a row's sum four decimal places."""
+
+_RELABELING = ("astype", "reshape", "broadcast_to", "expand_dims", "squeeze", "permute_dims")
+
 Serves = Callable[[list[Any], float, str], bool]
 """From types of operands, scale and causality to whether an attention is to be fused."""
 
@@ -78,8 +83,9 @@ class _Found:
     query, key, value : _Source
     scale : float
     causal : str
-    biases : list of (_Source or array)
-    masks : list of (expression, bool)
+    biases : list of _Source
+        Zero or −∞, or small.
+    masks : list of (_Source, bool)
         Conditions, and whether they hold where queries attend.
     positions_first : bool
         Whether the result is (batch, positions, heads, features).
@@ -94,6 +100,12 @@ class _Found:
     biases: list[_Source]
     masks: list[tuple[_Source, bool]]
     positions_first: bool = False
+
+    @property
+    def reads(self) -> list[Any]:
+        """The expressions that it is computed from."""
+        sources = [self.query, self.key, self.value, *self.biases]
+        return [source.expr for source in (*sources, *(mask for mask, _ in self.masks))]
 
 
 @dataclass(frozen=True)
@@ -118,11 +130,16 @@ class _Source:
 
 
 def fuse_attention(
-    program: Program, serves: Serves, trained: Sequence[Any] = (), keep: Collection[Any] = ()
+    program: Program,
+    serves: Serves,
+    trained: Sequence[Any] = (),
+    keep: Collection[Any] = (),
+    is_custom: Callable[[str], bool] = lambda name: False,
 ) -> Program:
     """A program that has attention as an op of ours where it had products and a softmax.
 
-    Rows in which nothing is attended are zero, also where they were NaN.
+    Rows in which nothing is attended are zero, also where they were NaN. A guard that makes zeros
+    of NaN weights is taken for one of such rows: other NaN is not hidden by it any more.
 
     Parameters
     ----------
@@ -133,15 +150,22 @@ def fuse_attention(
         What is differentiated: masks that depend on it stay.
     keep : collection of variables
         What must remain, because somebody asks for it by its name.
+    is_custom : callable
+        From the name of an op to whether somebody has a rule of their own for it, which holds.
     """
     if not program.dataflow:
         return program  # branches may read what is inside
     search = _Search(program, trained, keep)
     found: dict[Any, _Found] = {}
+    inside: set[Any] = set()
     for var, value in program.bindings:
         match = search.attention(var, value)
-        if match is not None and serves(*_choice(match)):
+        if match is None or any(map(is_custom, search.ops(match, var))):
+            continue
+        # The weights of one attention may be queries of another, or its scores.
+        if inside.isdisjoint([*match.inner, *match.reads]) and serves(*_choice(match)):
             found[var] = match
+            inside |= match.inner
     return _rewritten(program, found) if found else program
 
 
@@ -205,6 +229,7 @@ class _Search:
         reads = [variables_in(value) for _, value in program.bindings]
         self._readers = Counter(var for read in reads for var in read)
         self._visible = {*variables_in(program.result), *keep}
+        self._known: dict[Any, np.ndarray | None] = {}
         self._active = set(trained)
         for var, value in program.bindings:
             if any(source in self._active for source in variables_in(value)):
@@ -212,6 +237,8 @@ class _Search:
 
     def attention(self, var: Any, value: Any) -> _Found | None:
         """The attention whose result a binding is; None if it is none."""
+        if not all(_has_shape(each) for each in getattr(value, "args", ())):
+            return None
         try:
             if calls_op(value, "relax.matmul"):
                 return self._attention(var, value)
@@ -220,6 +247,11 @@ class _Search:
         except _NoMatch:
             pass
         return None
+
+    def ops(self, match: _Found, var: Any) -> set[str]:
+        """The names of the ops that an attention consists of."""
+        values = (self._bound[each] for each in {*match.inner, var})
+        return {str(value.op.name) for value in values if hasattr(value, "op")}
 
     def _stock_attention(self, call: Any) -> _Found:
         """The attention of one of TVM's ops."""
@@ -240,6 +272,7 @@ class _Search:
         shape = [*query.shape[:3], key.shape[2]]
         biases = [_as_rank_4(bias, shape, shape) for bias in call.args[3:]]
         _require(all(bias.expr not in self._active for bias in biases))
+        _require(all(map(self._is_precise, biases)))
         return _Found(set(), query, key, value, scale, str(causal), biases, [], True)
 
     def _attention(self, var: Any, value: Any) -> _Found:
@@ -310,7 +343,8 @@ class _Search:
             _require(calls_op(value, name))
             if name == "relax.max":
                 rank = len(type_shape(value.args[0].ty))
-                _require([int(axis) % rank for axis in value.attrs.axis] == [rank - 1])
+                axes = value.attrs.axis
+                _require(axes is not None and [int(axis) % rank for axis in axes] == [rank - 1])
                 _require(bool(value.attrs.keepdims))
             if name == "relax.equal":
                 _require(self._is_number(value.args[1], -math.inf))
@@ -521,7 +555,6 @@ class _Search:
         """Biases, conditions and the causal order that scores of a shape have."""
         biases: list[_Source] = []
         masks: list[tuple[_Source, bool]] = []
-        lowering: list[tuple[np.ndarray, _Source]] = []  # constant, low and finite biases
         allowed: np.ndarray | None = None
         is_finite = False
         unguarded = list(guards)
@@ -529,18 +562,18 @@ class _Search:
             expr = self._without_casts(added)
             source = _as_rank_4(expr, at, shape)
             _require(expr not in self._active and is_float(str(expr.ty.dtype)))
-            value = constant_value(expr, self._bound)
-            bias = None if value is None else value.reshape(source.shape)
+            value = constant_value(expr, self._bound, self._known)
+            bias = None if value is None else value.astype("float64").reshape(source.shape)
             mask = None if bias is None else _as_mask(bias)
             if mask is None or bias is None:
+                _require(self._is_precise(source))
                 biases.append(source)
-            elif np.isneginf(bias[~mask]).all():
-                allowed = mask if allowed is None else allowed & mask
             else:
-                lowering.append((mask, source))
+                is_finite |= not bool(np.isneginf(bias[~mask]).all())
+                allowed = mask if allowed is None else allowed & mask
         for condition, at, allows, fill in scores.masks:
             source = _as_rank_4(condition, at, shape)
-            value = constant_value(condition, self._bound)
+            value = constant_value(condition, self._bound, self._known)
             is_guarded = any(allows and condition.same_as(guard) for guard in guards)
             unguarded = [guard for guard in unguarded if not (allows and condition.same_as(guard))]
             if value is None:
@@ -552,15 +585,10 @@ class _Search:
             allowed = mask if allowed is None else allowed & mask
         _require(not unguarded)
         # Of a row whose scores are all low the weights are not zero; so what is finite excludes
-        # keys only where others are left, which other biases and conditions may exclude.
-        if biases or masks:
-            _require(not is_finite)
-            biases += [source for _, source in lowering]
-        elif lowering or is_finite:
-            for mask, _ in lowering:
-                allowed = mask if allowed is None else allowed & mask
-            assert allowed is not None
-            _require(bool(np.broadcast_to(allowed, shape).any(axis=-1).all()))
+        # keys only where others are left, which biases and conditions might exclude.
+        if is_finite:
+            _require(not biases and not masks and allowed is not None)
+            _require(bool(np.broadcast_to(allowed, shape).any(axis=-1).all()))  # type: ignore[arg-type]
         causal = NOT_CAUSAL
         if allowed is not None and not allowed.all():
             causal = _causality(allowed, shape)
@@ -568,6 +596,26 @@ class _Search:
                 constant = np.where(allowed, 0.0, -math.inf).astype("float32")
                 biases.append(_Source(relax.const(constant, "float32"), list(constant.shape)))
         return biases, masks, causal
+
+    def _is_precise(self, bias: _Source) -> bool:
+        """Whether a bias leaves the scores their digits: it is zero, −∞ or small.
+
+        What is kept of a row is the logarithm of its sum, whose digits are those of the largest
+        score; a finite bias of −1e9 in a whole row would leave none for the gradient.
+        """
+        value = constant_value(bias.expr, self._bound, self._known)
+        if value is not None:
+            finite = value[~np.isneginf(value)].astype("float64")
+            return bool((np.abs(finite) <= _MOST_BIAS).all())
+        expr = bias.expr
+        while isinstance(expr, relax.Var):
+            made = self._value(expr)
+            if any(calls_op(made, f"relax.{name}") for name in _RELABELING):
+                expr = made.args[0]
+            else:
+                choice = made.args[1:] if calls_op(made, "relax.where") else []
+                return bool(choice) and all(self._number(c) in (0.0, -math.inf) for c in choice)
+        return False
 
     def _without_casts(self, expr: Any) -> Any:
         """An expression before it was cast from one float to another."""
@@ -603,18 +651,30 @@ class _Search:
 
     def _number(self, expr: Any) -> float | None:
         """The number that a tensor of known, equal elements consists of; None if it is none."""
-        while isinstance(expr, relax.Var) and (
-            calls_op(self._value(expr), "relax.broadcast_to")
-            or calls_op(self._value(expr), "relax.astype")
-        ):
-            expr = self._value(expr).args[0]
-        if not isinstance(expr, tvm.ir.GenericConst):
+        casts = []
+        while isinstance(expr, relax.Var):
+            value = self._value(expr)
+            if calls_op(value, "relax.astype"):
+                casts.append(str(value.ty.dtype))
+            elif not calls_op(value, "relax.broadcast_to"):
+                break
+            expr = value.args[0]
+        if not isinstance(expr, tvm.ir.GenericConst) or expr.value.numpy().size != 1:
             return None
-        value = expr.value.numpy()
-        return float(value.reshape(()).astype("float64")) if value.size == 1 else None
+        number = expr.value.numpy().reshape(())
+        with np.errstate(over="ignore"):
+            for dtype in reversed(casts):
+                number = number.astype(np.dtype(dtype))
+        return float(number)
 
     def _is_number(self, expr: Any, number: float) -> bool:
         return self._number(expr) == number
+
+
+def _has_shape(expr: Any) -> bool:
+    """Whether the shape of a tensor is written in its type; of what is no tensor there is none."""
+    ty = getattr(expr, "ty", None)
+    return not isinstance(ty, relax.TensorType) or isinstance(ty.shape, relax.ShapeExpr)
 
 
 def _require(condition: bool) -> None:

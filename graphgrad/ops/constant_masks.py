@@ -16,7 +16,9 @@ _MAX_ELEMENTS = 1 << 26
 """Elements of a tensor above which a mask is not computed: it would take noticeable time."""
 
 
-def constant_value(expr: Any, bound: Mapping[Any, Any]) -> np.ndarray | None:
+def constant_value(
+    expr: Any, bound: Mapping[Any, Any], known: dict[Any, np.ndarray | None]
+) -> np.ndarray | None:
     """The value of an expression that depends on constants alone; None if it does not.
 
     None also if it needs an op that masks are not made with.
@@ -26,12 +28,16 @@ def constant_value(expr: Any, bound: Mapping[Any, Any]) -> np.ndarray | None:
     expr : relax expression
     bound : mapping
         From variables to what they are bound to.
+    known : dict
+        From variables to their values, as far as they have been asked for; this call adds to it.
     """
     if isinstance(expr, tvm.ir.GenericConst):
         return expr.value.numpy() if _is_moderate(expr) else None
     if isinstance(expr, relax.Var):
-        value = bound.get(expr)
-        return None if value is None else constant_value(value, bound)
+        if expr not in known:
+            value = bound.get(expr)
+            known[expr] = None if value is None else constant_value(value, bound, known)
+        return known[expr]
     if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
         return None
     function = _FUNCTIONS.get(expr.op.name)
@@ -44,12 +50,14 @@ def constant_value(expr: Any, bound: Mapping[Any, Any]) -> np.ndarray | None:
         if isinstance(argument, tvm.tirx.IntImm):
             operands.append(int(argument))
             continue
-        operand = constant_value(argument, bound)
+        operand = constant_value(argument, bound, known)
         if operand is None:
             return None
         operands.append(operand)
-    result = function(operands, type_shape(expr.ty), Attributes(expr.attrs))
-    return np.asarray(result, _dtype(expr.ty)).reshape(type_shape(expr.ty))
+    # As compiled programs do it: 0 · −∞ is NaN, and what is too large is infinite.
+    with np.errstate(all="ignore"):
+        result = function(operands, type_shape(expr.ty), Attributes(expr.attrs))
+        return np.asarray(result, _dtype(expr.ty)).reshape(type_shape(expr.ty))
 
 
 def _is_moderate(expr: Any) -> bool:
@@ -66,19 +74,21 @@ def _dtype(ty: Any) -> np.dtype:
     return np.dtype(str(ty.dtype))
 
 
-_Function = Callable[[list[np.ndarray], list[int], Attributes], Any]
+_Function = Callable[[list[Any], list[int], Attributes], Any]
+"""From operands, arrays or ints, the shape of the result and attributes to what has its values; it
+is cast to the dtype of the result afterwards."""
 
 
-def _elementwise(function: Callable[..., Any]) -> _Function:
-    return lambda operands, _, __: function(*operands)
-
-
-def _triangle(function: Callable[..., Any]) -> _Function:
+def _of_operands(function: Callable[..., Any]) -> _Function:
     return lambda operands, _, __: function(*operands)
 
 
 def _permuted(operands: list[np.ndarray], _: list[int], attrs: Attributes) -> np.ndarray:
     return np.transpose(operands[0], attrs.axes)
+
+
+def _reshaped(operands: list[np.ndarray], shape: list[int], _: Attributes) -> np.ndarray:
+    return operands[0].reshape(shape)
 
 
 def _positions(operands: list[Any], _: list[int], __: Attributes) -> np.ndarray:
@@ -88,25 +98,25 @@ def _positions(operands: list[Any], _: list[int], __: Attributes) -> np.ndarray:
 
 _FUNCTIONS: dict[str, _Function] = {
     "relax.arange": _positions,
-    "relax.add": _elementwise(np.add),
-    "relax.astype": _elementwise(lambda x: x),
+    "relax.add": _of_operands(np.add),
+    "relax.astype": _of_operands(lambda x: x),
     "relax.broadcast_to": lambda operands, shape, _: np.broadcast_to(operands[0], shape),
-    "relax.equal": _elementwise(np.equal),
-    "relax.expand_dims": lambda operands, shape, _: operands[0].reshape(shape),
-    "relax.greater": _elementwise(np.greater),
-    "relax.greater_equal": _elementwise(np.greater_equal),
-    "relax.less": _elementwise(np.less),
-    "relax.less_equal": _elementwise(np.less_equal),
-    "relax.logical_and": _elementwise(np.logical_and),
-    "relax.logical_not": _elementwise(np.logical_not),
-    "relax.logical_or": _elementwise(np.logical_or),
-    "relax.multiply": _elementwise(np.multiply),
-    "relax.not_equal": _elementwise(np.not_equal),
+    "relax.equal": _of_operands(np.equal),
+    "relax.expand_dims": _reshaped,
+    "relax.greater": _of_operands(np.greater),
+    "relax.greater_equal": _of_operands(np.greater_equal),
+    "relax.less": _of_operands(np.less),
+    "relax.less_equal": _of_operands(np.less_equal),
+    "relax.logical_and": _of_operands(np.logical_and),
+    "relax.logical_not": _of_operands(np.logical_not),
+    "relax.logical_or": _of_operands(np.logical_or),
+    "relax.multiply": _of_operands(np.multiply),
+    "relax.not_equal": _of_operands(np.not_equal),
     "relax.permute_dims": _permuted,
-    "relax.reshape": lambda operands, shape, _: operands[0].reshape(shape),
-    "relax.squeeze": lambda operands, shape, _: operands[0].reshape(shape),
-    "relax.subtract": _elementwise(np.subtract),
-    "relax.tril": _triangle(np.tril),
-    "relax.triu": _triangle(np.triu),
-    "relax.where": _elementwise(np.where),
+    "relax.reshape": _reshaped,
+    "relax.squeeze": _reshaped,
+    "relax.subtract": _of_operands(np.subtract),
+    "relax.tril": _of_operands(np.tril),
+    "relax.triu": _of_operands(np.triu),
+    "relax.where": _of_operands(np.where),
 }

@@ -28,6 +28,7 @@ from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryBudget, budget_of
 from ..ops.attention_pattern import fuse_attention
 from ..precision.choice import Precision, precision_of
+from ..registry.rule import find
 from ..runtime.owned import Description
 from .accumulate import END_OF_WINDOW, MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
@@ -101,7 +102,7 @@ class Objective:
         """
         wrt = select(forward.program, self.wrt_variables) if is_trained else ()
         kernels = attention_kernels(self.target, self.libraries, self.memory is not None)
-        program = fuse_attention(forward.program, kernels, wrt, wrt)
+        program = fuse_attention(forward.program, kernels, wrt, wrt, _has_users_rule)
         return dataclasses.replace(forward, program=program)
 
     def budget(self, function: str, beside: int = 0) -> FunctionBudget | None:
@@ -193,6 +194,11 @@ class Recipe(Objective):
     def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
         return inline_model(self.model, False).in_precision(self.precision)
+
+
+def _has_users_rule(op: str) -> bool:
+    rule = find(op)
+    return rule is not None and rule.origin == "user"
 
 
 def objective(

@@ -6,6 +6,8 @@ same variables. TVM makes no schedule of such a kernel.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import Schedule
@@ -28,14 +30,14 @@ def schedule_of(func: tirx.PrimFunc) -> Schedule:
 
 def bind_each_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A kernel in which no two expressions bind the same variable."""
-    bound = [identity(let.var) for let in nodes_in(func.body, prim.Let)]
-    if len(set(bound)) == len(bound):
+    times = Counter(identity(let.var) for let in nodes_in(func.body, prim.Let))
+    if all(count == 1 for count in times.values()):
         return func
-    seen: set[int] = set()
 
+    # Inner ones first, and all of them: where one stands inside another of the same variable, the
+    # body of the outer one has only reads of its own left.
     def renamed(let: prim.Let) -> prim.Let:
-        if identity(let.var) not in seen:
-            seen.add(identity(let.var))
+        if times[identity(let.var)] == 1:
             return let
         var = tirx.Var(let.var.name, let.var.ty)
         return prim.Let(var, let.value, substitute_values(let.body, {let.var: var}))

@@ -117,12 +117,13 @@ class _Queries:
 
         def inverse(column: Index) -> Any:
             total = load(self.totals, [column])
-            return tirx.Select(total > zero, one / total, zero)
+            return tirx.Select(total == zero, zero, one / total)
 
         def logsumexp(column: Index) -> Any:
             total = load(self.totals, [column])
             value = load(self.maxima, [column]) + tirx.log(total)
-            return tirx.Select(total > zero, value, tirx.const(math.inf, DTYPE))
+            # NaN stays NaN.
+            return tirx.Select(total == zero, tirx.const(math.inf, DTYPE), value)
 
         def result(row: Index) -> Statement:
             factor = load(self.factors, [row])
