@@ -107,6 +107,14 @@ _CHOSEN: dict[str, tuple[str, Sample]] = {
         "relax.nn.attention_bias",
         sample((2, 64, 4, 32), (2, 64, 4, 32), (2, 64, 4, 32), (2, 4, 64, 64)),
     ),
+    "attention with its sums": (
+        "graphgrad.attention",
+        sample(*[(2, 4, 64, 32)] * 3, scale=0.2, causal=""),
+    ),
+    "attention_gradient": (
+        "graphgrad.attention_gradient",
+        sample(*[(2, 4, 64, 32)] * 4, (2, 4, 64), (2, 4, 64, 32), scale=0.2, causal=""),
+    ),
     "conv1d": ("relax.nn.conv1d", sample((8, 64, 128), (64, 64, 3), padding=1)),
     "conv1d_transpose": (
         "relax.nn.conv1d_transpose", sample((4, 32, 64), (32, 32, 4), strides=2, padding=1)

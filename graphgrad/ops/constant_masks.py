@@ -1,4 +1,4 @@
-"""Values of masks that a program makes of constants alone, computed with NumPy."""
+"""Values of masks that a program makes of constants alone, computed with NumPy and ml_dtypes."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def constant_value(
 
 
 def _is_moderate(expr: Any) -> bool:
-    """Whether a tensor has a known shape of not too many elements, and a dtype of NumPy's."""
+    """Whether a tensor has a known shape of not too many elements."""
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return False
     shape = type_shape(ty)
     known = all(isinstance(extent, int) for extent in shape)
-    return known and int(np.prod(shape)) <= _MAX_ELEMENTS and str(ty.dtype) != "bfloat16"
+    return known and int(np.prod(shape)) <= _MAX_ELEMENTS
 
 
 def _dtype(ty: Any) -> np.dtype:

@@ -57,6 +57,8 @@ def fused_attention(
         In the dtype of `query`; zero for a query that may attend no key.
     logsumexp : Tensor
         Of shape (batch, heads, queries), float32 or float64; ∞ for a query that may attend no key.
+        Its digits are those of the largest score of a row. So a finite bias that is large in all of
+        a row, as −1e9, leaves none for the gradient; −∞ is exact.
     """
     operands = [query, key, value, *([] if bias is None else [bias])]
     call = call_op(_ATTENTION, [t.expr for t in operands], scale=float(scale), causal=causal)

@@ -55,7 +55,7 @@ class Step:
     Attributes
     ----------
     op : str
-        Of `graphs.POINTWISE`.
+        Of `nodes.POINTWISE`.
     operands : tuple of int or float
         A float is a number. An int counts values: 0 is what the contraction gives, then come the
         inputs that it does not multiply, then the results of the steps.

@@ -52,8 +52,11 @@ def test_a_cast_of_what_is_computed_stays():
         product = op.matmul(x, y)
         return op.matmul(half(product), half(op.permute_dims(product)))
 
-    names = called(function, *[tensor_type(64, 64)] * 2)
-    assert "cast" not in names[0] or names[0].startswith("fused_matmul")
+    # Behind a cast of a parameter, which moves.
+    names = called(lambda x, y: op.add(function(x, y), half(x)), *[tensor_type(64, 64)] * 2)
+    product = next(n for n, name in enumerate(names) if "matmul" in name)
+    assert any("cast" in name for name in names[product:])
+    assert sum("cast" in name and "matmul" not in name for name in names[:product]) <= 1
 
 
 @pytest.mark.parametrize("shape", [(32, 64), (512, 384)], ids=str)

@@ -33,6 +33,18 @@ def test_each_binding_has_a_variable_of_its_own():
     schedule_of(func)
 
 
+def test_a_binding_inside_another_of_the_same_variable():
+    x = tensor(8, 16)
+    var = tirx.Var("v", "float32")
+
+    def element(i, j):
+        return tirx.Let(var, x[i, j], var + tirx.Let(var, x[i, j] * 2.0, var * var))
+
+    y = te.compute((8, 16), element, name="y")
+    schedule_of(te.create_prim_func([x, y]))
+    run([x], [y]).agree()
+
+
 def test_it_is_vectorized():
     x, y = twice()
     result = run([x], [y])

@@ -109,6 +109,16 @@ def test_scores_that_differ_much_and_are_large():
         np.testing.assert_allclose(result.numpy(), truth, rtol=1e-3, atol=1e-2)
 
 
+def test_a_key_that_is_nan_makes_all_gradients_nan():
+    shape = (1, 1, 40, 16)
+    generator = np.random.default_rng(0)
+    q, k, v, ct = (generator.standard_normal(shape).astype("float32") for _ in range(4))
+    k[0, 0, 7, 3] = np.nan
+    y, gradients = compiled([shape] * 3, "", 1.0)(*map(tvm.runtime.tensor, (q, k, v, ct)))
+    for result in (y, *gradients):
+        assert np.isnan(result.numpy()).all()
+
+
 def test_half_precision_is_computed_in_float32():
     shape = (1, 2, 20, 16)
     generator = np.random.default_rng(0)
