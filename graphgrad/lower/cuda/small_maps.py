@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir import Schedule, renew_defs
+from tvm.s_tir import ScheduleError, renew_defs
 
 from ...ir.kernel_calls import drop_unused_kernels, map_dataflow_blocks
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, volume
@@ -25,6 +25,7 @@ from ..fusion.merge import MergedKernels, Part
 from ..fusion.side_by_side import side_by_side
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import inline_maps
+from ..kernels.unique_bindings import schedule_of
 from .reduction import along_terms
 from .stages import MAX_READERS, may_repeat
 
@@ -157,9 +158,9 @@ class _Kernels:
 
 
 def _static_stages(kernel: Any) -> list[Stage]:
-    """The stages of a kernel; none if it is not made of such, or an extent is symbolic."""
+    """The stages of a kernel; none if it is not made of such, or an extent is symbolic or 0."""
     kernel_stages = stages(kernel) if isinstance(kernel, tirx.PrimFunc) else None
-    if any(axis.extent is None for stage in kernel_stages or [] for axis in stage.axes):
+    if not all(axis.extent for stage in kernel_stages or [] for axis in stage.axes):
         return []
     return kernel_stages or []
 
@@ -181,8 +182,11 @@ def _split(kernel: Any, inputs: int) -> _Split | None:
     """A kernel of so many inputs in two; None if it has no small maps in front of large stages."""
     if not _static_stages(kernel) or not _has_small(_static_stages(kernel)):
         return None
-    sch = Schedule(kernel)
-    inline_maps(sch, may_repeat, MAX_READERS)
+    try:
+        sch = schedule_of(kernel)
+        inline_maps(sch, may_repeat, MAX_READERS)
+    except (ScheduleError, tvm.error.InternalError):
+        return None  # TVM makes no schedule of every kernel
     func = kernel.with_body(sch.mod["main"].body)
     kernel_stages, nests = stages(func) or [], statements_of(func.body.block.body)
     internal = list(func.body.block.alloc_buffers)
