@@ -35,6 +35,6 @@ def attention_kernels(
         problem = problem_of(types, scale, causal, processor)
         if problem is None:
             return False
-        return saves_memory or problem.queries * problem.keys >= processor.min_scores
+        return saves_memory or problem.queries * problem.keys > processor.most_plain_scores
 
     return serves
