@@ -39,6 +39,7 @@ from .blocks import (
     cleared,
     copied,
     each_vector,
+    scaled,
     task,
     transposed_rows,
 )
@@ -155,7 +156,7 @@ class _Queries:
             ],
             transposed_rows(self.q, self.first, self.queries, self.tile, self.q_columns),
             transposed_rows(self.ct, self.first, self.queries, self.tile, self.ct_columns),
-            each_vector(p.features, self.tile, self._scaled),
+            scaled(self.q_columns, self.tile, p.scale),
             cleared(self.q_sums, self.queries, lanes),
             # Columns past the last query hold anything; nothing reads what comes of them.
             each_vector(1, self.tile, lambda _, column: self._row_values(column)),
@@ -262,7 +263,3 @@ class _Queries:
                 lambda row, column: (self.q_sums, [row, column]),
             ),
         )
-
-    def _scaled(self, row: Index, column: Index) -> Statement:
-        value = load(self.q_columns, [row, column]) * tirx.const(self.problem.scale, DTYPE)
-        return store(self.q_columns, [row, column], value)

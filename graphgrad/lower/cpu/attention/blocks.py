@@ -198,6 +198,16 @@ def each_vector(rows: Any, panel: Panel, body: Callable[[Index, Index], Statemen
     )
 
 
+def scaled(buffer: Any, panel: Panel, factor: float) -> Statement:
+    """A statement that multiplies a buffer, one panel wide, by a number."""
+
+    def element(row: Index, column: Index) -> Statement:
+        value = load(buffer, [row, column]) * tirx.const(factor, DTYPE)
+        return store(buffer, [row, column], value)
+
+    return each_vector(int(buffer.shape[0]), panel, element)
+
+
 def along_row(columns: int, lanes: int, body: Callable[[Index], Statement]) -> Statement:
     """Loops over the elements of a row, given the column."""
     return serial(

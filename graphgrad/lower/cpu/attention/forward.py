@@ -39,6 +39,7 @@ from .blocks import (
     along_row,
     cleared,
     each_vector,
+    scaled,
     task,
     transposed_rows,
 )
@@ -150,7 +151,7 @@ class _Queries:
                 *(self.maxima, self.next_maxima, self.totals, self.factors),
             ],
             transposed_rows(self.q, self.first, self.queries, self.tile, self.q_columns),
-            each_vector(p.features, self.tile, self._scaled),
+            scaled(self.q_columns, self.tile, p.scale),
             self._each(lambda column: store(self.maxima, [column], tirx.const(_LOWEST, DTYPE))),
             self._each(lambda column: store(self.totals, [column], zero)),
             cleared(self.sums, self.queries, lanes),
@@ -224,10 +225,6 @@ class _Queries:
                 lambda row, column: (self.sums, [row, column]),
             ),
         )
-
-    def _scaled(self, row: Index, column: Index) -> Statement:
-        value = load(self.q_columns, [row, column]) * tirx.const(self.problem.scale, DTYPE)
-        return store(self.q_columns, [row, column], value)
 
     def _each(self, body: Any) -> Statement:
         """Loops over the queries, given the column of each."""
