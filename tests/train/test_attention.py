@@ -10,6 +10,7 @@ from graphgrad.ir.calls import calls_op
 from graphgrad.ops.attention_pattern import fuse_attention
 from graphgrad.ops.fused_attention import ATTENTION
 from graphgrad.train import recipe
+from tests.peers import peer
 
 BATCH, HEADS, POSITIONS, FEATURES = 2, 2, 140, 16
 SHAPE = [BATCH, HEADS, POSITIONS, FEATURES]
@@ -64,7 +65,7 @@ def found(monkeypatch):
 
 def truth(x):
     """The loss Σ y² and its gradients in float64, by PyTorch."""
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     q, k, v = (torch.from_numpy(x[n]).double().requires_grad_() for n in "qkv")
     w = torch.linspace(0.5, 1.5, FEATURES, dtype=torch.float64)
     attend = torch.nn.functional.scaled_dot_product_attention
