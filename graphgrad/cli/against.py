@@ -91,15 +91,15 @@ Entrant = Callable[[], Contender]
 
 def _entrants(arguments: argparse.Namespace, batch: Path, is_image: bool) -> dict[str, Entrant]:
     """What starts each contender, by name."""
-    given = (arguments.model, str(batch))
-    entrants: dict[str, Entrant] = {OURS: partial(Contender, _ours, (*given, arguments.rules))}
+    files = (arguments.model, str(batch))
+    entrants: dict[str, Entrant] = {OURS: partial(Contender, _ours, (*files, arguments.rules))}
     forms = [False, True] if any(map(shutil.which, COMPILERS)) else [False]
     for compiled in forms:
         for channels_last in [False, True] if is_image else [False]:
             name = "torch.compile" if compiled else "torch"
             name += ", channels_last" if channels_last else ""
             entrants[name] = partial(
-                Contender, _torch, (*given, threads(), channels_last, compiled)
+                Contender, _torch, (*files, threads(), channels_last, compiled)
             )
     return entrants
 

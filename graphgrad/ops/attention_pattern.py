@@ -229,7 +229,7 @@ class _Search:
         reads = [variables_in(value) for _, value in program.bindings]
         self._readers = Counter(var for read in reads for var in read)
         self._visible = {*variables_in(program.result), *keep}
-        self._known: dict[Any, np.ndarray | None] = {}
+        self._memo: dict[Any, np.ndarray | None] = {}
         self._active = set(trained)
         for var, value in program.bindings:
             if any(source in self._active for source in variables_in(value)):
@@ -562,7 +562,7 @@ class _Search:
             expr = self._without_casts(added)
             source = _as_rank_4(expr, at, shape)
             _require(expr not in self._active and is_float(str(expr.ty.dtype)))
-            value = constant_value(expr, self._bound, self._known)
+            value = constant_value(expr, self._bound, self._memo)
             bias = None if value is None else value.astype("float64").reshape(source.shape)
             mask = None if bias is None else _as_mask(bias)
             if mask is None or bias is None:
@@ -573,7 +573,7 @@ class _Search:
                 allowed = mask if allowed is None else allowed & mask
         for condition, at, allows, fill in scores.masks:
             source = _as_rank_4(condition, at, shape)
-            value = constant_value(condition, self._bound, self._known)
+            value = constant_value(condition, self._bound, self._memo)
             is_guarded = any(allows and condition.same_as(guard) for guard in guards)
             unguarded = [guard for guard in unguarded if not (allows and condition.same_as(guard))]
             if value is None:
@@ -603,7 +603,7 @@ class _Search:
         What is kept of a row is the logarithm of its sum, whose digits are those of the largest
         score; a finite bias of −1e9 in a whole row would leave none for the gradient.
         """
-        value = constant_value(bias.expr, self._bound, self._known)
+        value = constant_value(bias.expr, self._bound, self._memo)
         if value is not None:
             finite = value[~np.isneginf(value)].astype("float64")
             return bool((np.abs(finite) <= _MOST_BIAS).all())

@@ -17,7 +17,7 @@ _MAX_ELEMENTS = 1 << 26
 
 
 def constant_value(
-    expr: Any, bound: Mapping[Any, Any], known: dict[Any, np.ndarray | None]
+    expr: Any, bound: Mapping[Any, Any], memo: dict[Any, np.ndarray | None]
 ) -> np.ndarray | None:
     """The value of an expression that depends on constants alone; None if it does not.
 
@@ -28,16 +28,16 @@ def constant_value(
     expr : relax expression
     bound : mapping
         From variables to what they are bound to.
-    known : dict
+    memo : dict
         From variables to their values, as far as they have been asked for; this call adds to it.
     """
     if isinstance(expr, tvm.ir.GenericConst):
         return expr.value.numpy() if _is_moderate(expr) else None
     if isinstance(expr, relax.Var):
-        if expr not in known:
+        if expr not in memo:
             value = bound.get(expr)
-            known[expr] = None if value is None else constant_value(value, bound, known)
-        return known[expr]
+            memo[expr] = None if value is None else constant_value(value, bound, memo)
+        return memo[expr]
     if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
         return None
     function = _FUNCTIONS.get(expr.op.name)
@@ -50,7 +50,7 @@ def constant_value(
         if isinstance(argument, tvm.tirx.IntImm):
             operands.append(int(argument))
             continue
-        operand = constant_value(argument, bound, known)
+        operand = constant_value(argument, bound, memo)
         if operand is None:
             return None
         operands.append(operand)
