@@ -85,7 +85,9 @@ class _Tile:
 
 def transposed_launch(stage: Stage, loops: Sequence[Any], realize: Any) -> Any | None:
     """The launch of a map by tiles; None if it reads no large tensor across its result's order."""
-    if stage.work < MIN_POINTS or any(static(each.min) != 0 for each in loops):
+    if None in (axis.extent for axis in stage.axes) or any(static(each.min) != 0 for each in loops):
+        return None
+    if stage.work < MIN_POINTS:
         return None
     variables = [iterator.var for iterator in realize.block.iter_vars]
     values = dict(zip(variables, realize.iter_values, strict=True))
