@@ -127,6 +127,9 @@ class Processor:
         Number of vector registers.
     multiplies_pairs : bool
         Whether it adds products of pairs of bfloat16 to float32 in one instruction.
+    multiplies_matrices : bool
+        Whether it also adds products of matrices of such pairs, in registers of their own (AMX),
+        and is to: only where the target says so, because the system must be asked for them.
     row_bytes : int
         Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
         through them to the next. A longer row is cut where it can be.
@@ -151,6 +154,7 @@ class Processor:
     vector_bytes: int
     registers: int
     multiplies_pairs: bool = False
+    multiplies_matrices: bool = False
     row_bytes: int = 1 << 19
     step_bytes: int = 1 << 17
     line_bytes: int = 64

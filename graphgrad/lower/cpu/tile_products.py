@@ -1,0 +1,180 @@
+"""Products of matrices of bfloat16 in tile registers, which some processors add up at once (AMX).
+
+A tile register has up to 16 rows of 64 bytes. One instruction adds to a tile of float32 the product
+of two tiles of pairs of bfloat16 (Intel 64 Architectures Manual, volume 2, ``TDPBF16PS``): sums of
+the first and of the second numbers of all pairs, by fused multiply-adds, which are added to each
+other, then to the tile. Numbers below float32's normal ones count as zero.
+
+What is here are single instructions, as functions on memory whose meaning LLVM is told with each
+kernel that calls them. They name their registers, and LLVM knows nothing of what these hold. As its
+own intrinsics that name registers, it schedules them like others: for some processors it renames
+the registers, to such as have another shape, or hold sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from ...ir.loops import Statement
+from .pair_products import with_definitions
+
+ROWS = 16
+"""Rows of a tile register at most, and numbers of 32 bits in each of them."""
+
+_NAME = "graphgrad_tile"
+
+_ACROSS = 2
+"""Tiles of sums on each side of a block of them."""
+
+_FIRST, _SECOND = 4, 6
+"""Registers from which on there are tiles of the first and of the second factors; sums come before
+them: eight in all."""
+
+_CONFIGURE = """
+define linkonce_odr i32 @{name}_configure(i32 %m, i32 %n, i32 %k) alwaysinline nounwind {{
+  %shapes = alloca [64 x i8], align 64
+  store [64 x i8] zeroinitializer, ptr %shapes
+  store i8 1, ptr %shapes
+{stores}
+  call i32 @{name}_load_shapes(ptr %shapes)
+  ret i32 0
+}}
+"""
+"""The palette, then from byte 16 on the bytes of a row of each register, from byte 48 on its rows
+(volume 1, chapter 18)."""
+
+_INSTRUCTION = """
+define linkonce_odr i32 @{name}_{function}({parameters}) alwaysinline nounwind {{
+  call void asm sideeffect "{assembly}", "{constraints}"({arguments})
+  ret i32 0
+}}
+"""
+
+
+def _shape(register: int) -> tuple[str, str]:
+    """The rows of a register, and the numbers of 32 bits in each, by the names of the sizes."""
+    if register >= _SECOND:
+        return "k", "n"
+    return ("m", "k") if register >= _FIRST else ("m", "n")
+
+
+def _store_shape(register: int) -> str:
+    rows, columns = _shape(register)
+    return f"""
+  %rows{register} = trunc i32 %{rows} to i8
+  %to_rows{register} = getelementptr i8, ptr %shapes, i32 {48 + register}
+  store i8 %rows{register}, ptr %to_rows{register}
+  %bytes{register} = shl i32 %{columns}, 2
+  %short{register} = trunc i32 %bytes{register} to i16
+  %to_bytes{register} = getelementptr i8, ptr %shapes, i32 {16 + 2 * register}
+  store i16 %short{register}, ptr %to_bytes{register}"""
+
+
+def _instruction(function: str, assembly: str, pointer: str = "", clobbered: str = "") -> str:
+    """The function of one instruction, whose operand in memory is at a pointer, if it has one."""
+    operands = ["ptr %at"] * (pointer != "") + ["i64 %stride"] * (pointer == "rows")
+    constraints = ["r"] * len(operands)
+    constraints += [f"~{{{name}}}" for name in (clobbered, "memory") if name]
+    return _INSTRUCTION.format(
+        name=_NAME,
+        function=function,
+        parameters=", ".join(operands),
+        assembly=assembly,
+        constraints=",".join(constraints),
+        arguments=", ".join(operands),
+    )
+
+
+def _sums(row: int, column: int) -> int:
+    return _ACROSS * row + column
+
+
+_INSTRUCTIONS = "".join(
+    [
+        _instruction("load_shapes", "ldtilecfg ($0)", "shapes"),
+        _instruction("release", "tilerelease"),
+        *(_instruction(f"zero_{t}", f"tilezero %tmm{t}", "", f"tmm{t}") for t in range(_FIRST)),
+        *(
+            _instruction(f"store_{t}", f"tilestored %tmm{t}, ($0,$1)", "rows")
+            for t in range(_FIRST)
+        ),
+        *(
+            _instruction(f"load_{t}", f"tileloadd ($0,$1), %tmm{t}", "rows", f"tmm{t}")
+            for t in range(_FIRST, 8)
+        ),
+        *(
+            _instruction(
+                f"add_{_sums(row, column)}",
+                f"tdpbf16ps %tmm{_SECOND + column}, %tmm{_FIRST + row}, %tmm{_sums(row, column)}",
+                "",
+                f"tmm{_sums(row, column)}",
+            )
+            for row in range(_ACROSS)
+            for column in range(_ACROSS)
+        ),
+    ]
+)
+"""The instructions, as functions in LLVM's language."""
+
+_SHAPES = _CONFIGURE.format(name=_NAME, stores="".join(map(_store_shape, range(8))))
+
+
+def configured(rows: int, columns: int, pairs: int, body: Statement) -> Statement:
+    """A statement that uses tile registers, for tiles of the given shapes.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Of a tile of sums.
+    pairs : int
+        The pairs that each of them is a sum of.
+    body : Statement
+    """
+    sizes = (tirx.const(size, "int32") for size in (rows, columns, pairs))
+    statement = tirx.SeqStmt([_call("configure", *sizes), body, _call("release")])
+    return with_definitions(statement, _NAME, _INSTRUCTIONS + _SHAPES)
+
+
+def zero(rows: int, columns: int) -> list[Statement]:
+    """The statements that clear so many tiles of sums, down and across."""
+    return [_call(f"zero_{_sums(r, c)}") for r in range(rows) for c in range(columns)]
+
+
+def add_products(
+    first: Sequence[Any], first_stride: Any, second: Sequence[Any], second_stride: Any
+) -> list[Statement]:
+    """The statements that add the products of tiles of both factors to tiles of sums.
+
+    Parameters
+    ----------
+    first, second : sequence of TensorLoad
+        The first element of each tile; the pairs of a row of the first are neighbors in memory, and
+        those of a column of the second the strides apart.
+    first_stride, second_stride : int
+        The bytes from row to row.
+    """
+    return [
+        *(_at_rows(f"load_{_SECOND + c}", load, second_stride) for c, load in enumerate(second)),
+        *(_at_rows(f"load_{_FIRST + r}", load, first_stride) for r, load in enumerate(first)),
+        *(_call(f"add_{_sums(r, c)}") for r in range(len(first)) for c in range(len(second))),
+    ]
+
+
+def store(sums: Sequence[Sequence[Any]], stride: int) -> list[Statement]:
+    """The statements that store tiles of sums, from the first element of each on."""
+    return [
+        _at_rows(f"store_{_sums(r, c)}", load, stride)
+        for r, row in enumerate(sums)
+        for c, load in enumerate(row)
+    ]
+
+
+def _at_rows(function: str, load: Any, stride: int) -> Statement:
+    return _call(function, tirx.address_of(load), tirx.const(stride, "int64"))
+
+
+def _call(function: str, *arguments: Any) -> Statement:
+    return tirx.Evaluate(tirx.call_extern("int32", f"{_NAME}_{function}", *arguments))
