@@ -18,6 +18,7 @@ from typing import Any
 
 from tvm import tirx
 
+from ...ir.kernel_structure import buffer_of
 from ...ir.loops import Statement
 from .pair_products import with_definitions
 
@@ -76,12 +77,13 @@ def _store_shape(register: int) -> str:
 def _instruction(function: str, assembly: str, pointer: str = "", clobbered: str = "") -> str:
     """The function of one instruction, whose operand in memory is at a pointer, if it has one."""
     operands = ["ptr %at"] * (pointer != "") + ["i64 %stride"] * (pointer == "rows")
+    unused = ["ptr %buffer"] * (pointer == "rows")
     constraints = ["r"] * len(operands)
     constraints += [f"~{{{name}}}" for name in (clobbered, "memory") if name]
     return _INSTRUCTION.format(
         name=_NAME,
         function=function,
-        parameters=", ".join(operands),
+        parameters=", ".join(operands + unused),
         assembly=assembly,
         constraints=",".join(constraints),
         arguments=", ".join(operands),
@@ -173,7 +175,13 @@ def store(sums: Sequence[Sequence[Any]], stride: int) -> list[Statement]:
 
 
 def _at_rows(function: str, load: Any, stride: int) -> Statement:
-    return _call(function, tirx.address_of(load), tirx.const(stride, "int64"))
+    """The statement that moves a register from or to memory, of which the first element is given.
+
+    The last argument says that more of the buffer is used: TVM would shrink it to that element
+    (`CompactBufferAllocation`).
+    """
+    address, whole = tirx.address_of(load), buffer_of(load).data
+    return _call(function, address, tirx.const(stride, "int64"), whole)
 
 
 def _call(function: str, *arguments: Any) -> Statement:

@@ -388,9 +388,11 @@ class _Emitter:
 
         def moved(element: Element) -> Any:
             """The value of a row, which lies further on where all rows were moved back."""
-            rows = zip(self._plan.rows, element.rows, strict=True)
-            places = [row + (frame.start(axis) - frame.first(axis)) for (axis, _), row in rows]
-            return value(replace(element, rows=places))
+            rows = [
+                row + (frame.start(axis) - frame.first(axis)) if self._plan.is_ragged(axis) else row
+                for (axis, _), row in zip(self._plan.rows, element.rows, strict=True)
+            ]
+            return value(replace(element, rows=rows))
 
         read = moved if self._plan.matrices else value
         if self._stores_vectors():

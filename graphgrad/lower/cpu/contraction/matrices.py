@@ -173,6 +173,7 @@ def products(plan: Plan, frame: Frame, panel: int, read: _Read, sums: Any) -> St
     sums : Buffer
         Indexed by the rows and the column.
     """
+    analyzer = tvm.sym.Analyzer()
     term, row = frame.trip(plan.terms[-1]), variable("row", frame.dtype)
     zeros = {term: frame.number(0), row: frame.number(0)}
     starts = [list(map(frame.number, rows)) for rows in _registers(plan.rows)]
@@ -183,7 +184,8 @@ def products(plan: Plan, frame: Frame, panel: int, read: _Read, sums: Any) -> St
         distance = stride(loads[0], moved)
         assert distance is not None
         itemsize = tvm.DataType(str(buffer_of(loads[0]).dtype)).itemsize
-        return [substitute_values(load, zeros) for load in loads], distance * itemsize
+        first = [analyzer.simplify(substitute_values(load, zeros)) for load in loads]
+        return first, distance * itemsize
 
     rows = [read(1 - panel, [*outer, start + row], columns[0]) for *outer, start in starts]
     vectors = [read(panel, starts[0], column) for column in columns]

@@ -86,7 +86,7 @@ def _functions() -> str:
         r"@(graphgrad_tile_\w+)\(([^)]*)\)[^{]*{[^\"]*\"([^\"]*)\"", tile_products._INSTRUCTIONS
     ):
         instruction, registers = text.split()[0], re.findall(r"%tmm(\d)", text)
-        parameters = "char *at, int64_t stride" if arguments else "void"
+        parameters = "char *at, int64_t stride, const void *buffer" if arguments else "void"
         call = {
             "tilezero": "clear({0})",
             "tileloadd": "load({0}, at, stride)",
