@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from .features import uses_tiles
+
 _DOUBLE_PUMPED = ("znver4",)
 """Processors, as LLVM names them, that compute 512 bits in two passes of 256."""
 
@@ -236,7 +238,9 @@ def processor_of(resolved: tvm.target.Target) -> Processor:
     has = tvm.get_global_func("target.target_has_feature")
     if has("avx512f", resolved):
         family = ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
-        return replace(family, multiplies_pairs=bool(has("avx512bf16", resolved)))
+        pairs = bool(has("avx512bf16", resolved))
+        matrices = pairs and uses_tiles(resolved)
+        return replace(family, multiplies_pairs=pairs, multiplies_matrices=matrices)
     if has("avx2", resolved):
         return AVX2
     return NEON if has("neon", resolved) else SSE
