@@ -13,13 +13,14 @@ the registers, to such as have another shape, or hold sums.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 
 from ...ir.kernel_structure import buffer_of
-from ...ir.loops import Statement
+from ...ir.loops import Statement, sequence
 from .pair_products import with_definitions
 
 ROWS = 16
@@ -35,17 +36,12 @@ _FIRST, _SECOND = 4, 6
 them: eight in all."""
 
 _CONFIGURE = """
-define linkonce_odr i32 @{name}_configure(i32 %m, i32 %n, i32 %k) alwaysinline nounwind {{
-  %shapes = alloca [64 x i8], align 64
-  store [64 x i8] zeroinitializer, ptr %shapes
-  store i8 1, ptr %shapes
-{stores}
-  call i32 @{name}_load_shapes(ptr %shapes)
+@{name}_shapes{suffix} = linkonce_odr constant [64 x i8] [{numbers}]
+define linkonce_odr i32 @{name}_configure{suffix}() alwaysinline nounwind {{
+  call i32 @{name}_load_shapes(ptr @{name}_shapes{suffix})
   ret i32 0
 }}
 """
-"""The palette, then from byte 16 on the bytes of a row of each register, from byte 48 on its rows
-(volume 1, chapter 18)."""
 
 _INSTRUCTION = """
 define linkonce_odr i32 @{name}_{function}({parameters}) alwaysinline nounwind {{
@@ -53,25 +49,6 @@ define linkonce_odr i32 @{name}_{function}({parameters}) alwaysinline nounwind {
   ret i32 0
 }}
 """
-
-
-def _shape(register: int) -> tuple[str, str]:
-    """The rows of a register, and the numbers of 32 bits in each, by the names of the sizes."""
-    if register >= _SECOND:
-        return "k", "n"
-    return ("m", "k") if register >= _FIRST else ("m", "n")
-
-
-def _store_shape(register: int) -> str:
-    rows, columns = _shape(register)
-    return f"""
-  %rows{register} = trunc i32 %{rows} to i8
-  %to_rows{register} = getelementptr i8, ptr %shapes, i32 {48 + register}
-  store i8 %rows{register}, ptr %to_rows{register}
-  %bytes{register} = shl i32 %{columns}, 2
-  %short{register} = trunc i32 %bytes{register} to i16
-  %to_bytes{register} = getelementptr i8, ptr %shapes, i32 {16 + 2 * register}
-  store i16 %short{register}, ptr %to_bytes{register}"""
 
 
 def _instruction(function: str, assembly: str, pointer: str = "", clobbered: str = "") -> str:
@@ -121,8 +98,6 @@ _INSTRUCTIONS = "".join(
 )
 """The instructions, as functions in LLVM's language."""
 
-_SHAPES = _CONFIGURE.format(name=_NAME, stores="".join(map(_store_shape, range(8))))
-
 
 def configured(rows: int, columns: int, pairs: int, body: Statement) -> Statement:
     """A statement that uses tile registers, for tiles of the given shapes.
@@ -135,9 +110,20 @@ def configured(rows: int, columns: int, pairs: int, body: Statement) -> Statemen
         The pairs that each of them is a sum of.
     body : Statement
     """
-    sizes = (tirx.const(size, "int32") for size in (rows, columns, pairs))
-    statement = tirx.SeqStmt([_call("configure", *sizes), body, _call("release")])
-    return with_definitions(statement, _NAME, _INSTRUCTIONS + _SHAPES)
+    suffix = f"_{rows}_{columns}_{pairs}"
+    statement = sequence(_call(f"configure{suffix}"), body, _call("release"))
+    numbers = ", ".join(f"i8 {number}" for number in _configuration(rows, columns, pairs))
+    configure = _CONFIGURE.format(name=_NAME, suffix=suffix, numbers=numbers)
+    return with_definitions(statement, _NAME, _INSTRUCTIONS + configure)
+
+
+def _configuration(rows: int, columns: int, pairs: int) -> bytes:
+    """What ``LDTILECFG`` reads: of each register the bytes of a row, and its rows."""
+    shapes = [(rows, columns)] * _FIRST + [(rows, pairs)] * _ACROSS + [(pairs, columns)] * _ACROSS
+    palette = 1
+    row_bytes = [4 * width for _, width in shapes] + [0] * 8
+    heights = [height for height, _ in shapes] + [0] * 8
+    return struct.pack("<16B16H16B", palette, *[0] * 15, *row_bytes, *heights)
 
 
 def zero(rows: int, columns: int) -> list[Statement]:

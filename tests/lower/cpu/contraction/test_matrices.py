@@ -138,7 +138,7 @@ def test_machine_code(mcpu, level):
     options = {**SAPPHIRE_RAPIDS, "mcpu": mcpu, "opt-level": level}
     library = tvm.compile(tvm.IRModule({"f": func.with_attr("global_symbol", "f")}), target=options)
     lines = [line.split() for line in str(library.mod.inspect_source("asm")).splitlines()]
-    used = [line for line in lines if re.search("tmm|tile", " ".join(line[:4]))]
+    used = [line for line in lines if re.search("tmm|^ldtilecfg|^tilerelease", " ".join(line))]
     registers = {}
     for name, *operands in used:
         of_name = registers.setdefault(name, [])
