@@ -91,8 +91,8 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
                 "max_norm, bound the weights outside of the module"
             )
     table = default_decompositions()
-    for operator in _WHOLE:
-        table.pop(operator, None)
+    for whole in _WHOLE:
+        table.pop(whole, None)
     nodes = program.graph.nodes
     targets = {node: _STAND_INS[node.target] for node in nodes if _stands_in(node)}
     # A reshape may be a copy, which would not change with its source, nor its source with it.
