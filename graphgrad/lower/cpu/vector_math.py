@@ -24,6 +24,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import (
+    Load,
     buffer_of,
     is_conditional,
     statements_of,
@@ -152,17 +153,25 @@ def _kind_of(statement: Any, loop: tirx.For) -> Any:
 
 
 def _vectorized_block(loop: tirx.For) -> Any | None:
-    """The body of a vectorized loop, without its block, if functions in it can be written out.
+    """The body of a vectorized loop, without its blocks, if functions in it can be written out.
 
-    None if there are none, or if the block has a predicate, an initialization or buffers.
+    None if there are none, or if a block has a predicate, an initialization or buffers.
     """
     if loop.kind != tirx.ForKind.VECTORIZED or not _calls(loop.body):
         return None
     if isinstance(loop.body, tirx.BufferStore):
         return loop.body
-    if not isinstance(loop.body, SBlockRealize):
+    bodies = [_body_of(statement) for statement in statements_of(loop.body)]
+    if None in bodies:
         return None
-    realize, block = loop.body, loop.body.block
+    return sequence(*(statement for body in bodies for statement in statements_of(body)))
+
+
+def _body_of(realize: Any) -> Any | None:
+    """What a block does, in terms of the loops around it; None for anything else."""
+    if not isinstance(realize, SBlockRealize):
+        return None
+    block = realize.block
     if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
         return None
     pairs = zip(block.iter_vars, realize.iter_values, strict=True)
@@ -262,25 +271,32 @@ class _Values:
         self.buffers: list[Any] = []
         self._stores: list[Any] = []
         self._known: list[tuple[Any, Any]] = []
-        """The calls that are written out already, and the reads of their values."""
+        """Calls and bound expressions that are kept already, and the reads of their values."""
         self._named: dict[Any, Any] = {}
         """Bound variables, and the reads of their values."""
 
     def written_out(self, statement: Any) -> list[Any]:
         """The stores that replace a statement; the value of a binding is kept for later ones."""
-        self._stores, self._known = [], []
+        self._stores = []
         statement = substitute_values(statement, self._named) if self._named else statement
         value = self._expanded(statement.value)
         if isinstance(statement, tirx.Bind):
-            self._named[statement.var] = self(value)
+            self._named[statement.var] = self._once(value, lambda: self(value))
             return self._stores
+        # What it stores to may have been read before, and be read again.
+        self._known = [
+            (earlier, kept)
+            for earlier, kept in self._known
+            if not any(load.source.same_as(statement.buffer) for load in nodes_in(earlier, Load))
+        ]
         return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
 
     def _expanded(self, value: Any) -> Any:
         """An expression with calls written out, and with what it binds kept in front of it."""
         # The outer ones first: the values of inner ones mention their variables.
         while (outer := _outermost_binding(value)) is not None:
-            kept = self(self._expanded(outer.value))
+            bound = self._expanded(outer.value)
+            kept = self._once(bound, partial(self, bound))
             body = substitute_values(outer.body, {outer.var: kept})
             value = replace_nodes(value, prim.Let, partial(_replaced, outer, body))
         return replace_nodes(value, _CALLS, self._arithmetic)
@@ -290,14 +306,16 @@ class _Values:
         function = _function(call)
         if function is None:
             return call
-        # Inlining may have copied one expression to several places: it is computed once.
-        for earlier, value in self._known:
-            if tvm_ffi.structural_equal(earlier, call):
-                return value
         operands = (call.a, call.b) if isinstance(call, prim.Mod) else call.args[:1]
-        value = self(function(self, *map(self, operands)))
-        self._known.append((call, value))
-        return value
+        return self._once(call, lambda: self(function(self, *map(self, operands))))
+
+    def _once(self, expression: Any, keep: Callable[[], Any]) -> Any:
+        """What is kept of an expression: several places, and several statements, may have it."""
+        for earlier, value in self._known:
+            if tvm_ffi.structural_equal(earlier, expression):
+                return value
+        self._known.append((expression, keep()))
+        return self._known[-1][1]
 
     def __call__(self, value: Any) -> Any:
         """Store a value, and return a read of it."""
