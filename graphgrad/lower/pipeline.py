@@ -36,6 +36,7 @@ from .cpu import schedule as cpu
 from .cpu.attention.calls import compute_attention_in_blocks
 from .cpu.functions import lower_functions
 from .cpu.guarded_reads import guard_reads
+from .cpu.joint_nests import join_nests
 from .cpu.nan import vectorize_nan_tests
 from .cpu.small_tanh import expand_small_tanh
 from .cpu.stack import keep_on_stack
@@ -54,9 +55,11 @@ from .cuda.library.select import call_libraries
 from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
+from .device import request_registers
 from .fusion import (
     annotate_reductions,
     decide_fusion,
+    fuse_maps,
     fuse_rowwise,
     fuse_siblings,
     name_inner_tuples,
@@ -111,6 +114,7 @@ PASSES: list[Entry] = [
     fuse_siblings,
     attach_small_maps,
     fuse_rowwise,
+    fuse_maps,
     fuse_accumulation,
     When("copies_overlaps", [copy_overlaps]),
     cast_early,
@@ -125,6 +129,7 @@ PASSES: list[Entry] = [
     vectorize_nan_tests,
     lower_functions,
     keep_on_stack,
+    join_nests,
     build_early,
     unify_noalias,
     donate,
@@ -267,6 +272,8 @@ def compile(
     ------
     TargetError
         The target is unknown or not served.
+    DeviceError
+        The target has +amx-bf16, this processor too, and the system does not give its registers.
     LoweringError
         For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
         compiler of CUDA source.
@@ -277,6 +284,7 @@ def compile(
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
+    request_registers(resolved)
     overlap = check_overlap_choice(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
