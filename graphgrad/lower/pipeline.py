@@ -57,6 +57,7 @@ from .cuda.sorting import sort_on_device
 from .fusion import (
     annotate_reductions,
     decide_fusion,
+    drop_unread_results,
     fuse_maps,
     fuse_rowwise,
     fuse_siblings,
@@ -109,6 +110,7 @@ PASSES: list[Entry] = [
         ],
     ),
     own_views,
+    drop_unread_results,
     fuse_siblings,
     attach_small_maps,
     fuse_rowwise,
