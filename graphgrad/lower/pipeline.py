@@ -52,8 +52,10 @@ from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
+from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
+from .device import request_registers
 from .fusion import (
     annotate_reductions,
     decide_fusion,
@@ -214,8 +216,8 @@ class Lowering:
 
     @cached_property
     def processor(self) -> Processor:
-        """The vector registers of the target's processor."""
-        return processor_of(self.target)
+        """The vector registers of the target's processor; of a GPU those of a thread."""
+        return GPU if str(self.target.kind.name) == "cuda" else processor_of(self.target)
 
 
 PIPELINES = {kind: Pipeline(PASSES, kind, Lowering) for kind in TARGETS}
@@ -272,6 +274,8 @@ def compile(
     ------
     TargetError
         The target is unknown or not served.
+    DeviceError
+        The target has +amx-bf16, this processor too, and the system does not give its registers.
     LoweringError
         For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
         compiler of CUDA source.
@@ -282,6 +286,7 @@ def compile(
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
+    request_registers(resolved)
     overlap = check_overlap_choice(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:

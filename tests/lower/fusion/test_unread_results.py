@@ -21,7 +21,7 @@ def _results(mod, name):
 
 
 def _recurrence(start):
-    """The states of h = softmax(x + h w); `start` says whether the first is a parameter, or zero."""
+    """The states of h = softmax(x + h w), whose first is a parameter (`start`) or zero."""
     builder = relax.BlockBuilder()
     shapes = {"x": (40, 16, 64), "w": (64, 64), "h": (16, 64)}
     x, w, h = (relax.Var(name, relax.TensorType(s, "float32")) for name, s in shapes.items())
