@@ -52,12 +52,14 @@ from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
+from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
 from .device import request_registers
 from .fusion import (
     annotate_reductions,
     decide_fusion,
+    drop_unread_results,
     fuse_maps,
     fuse_rowwise,
     fuse_siblings,
@@ -110,6 +112,7 @@ PASSES: list[Entry] = [
         ],
     ),
     own_views,
+    drop_unread_results,
     fuse_siblings,
     attach_small_maps,
     fuse_rowwise,
@@ -213,8 +216,8 @@ class Lowering:
 
     @cached_property
     def processor(self) -> Processor:
-        """The vector registers of the target's processor."""
-        return processor_of(self.target)
+        """The vector registers of the target's processor; of a GPU those of a thread."""
+        return GPU if str(self.target.kind.name) == "cuda" else processor_of(self.target)
 
 
 PIPELINES = {kind: Pipeline(PASSES, kind, Lowering) for kind in TARGETS}
