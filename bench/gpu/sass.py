@@ -3,8 +3,8 @@
     python bench/gpu/sass.py [MODEL …] [--dtype float32] [--arch sm_90] [--check] [--json FILE]
 
 Compiles a model's training step and disassembles it. Needs nvcc, and NVIDIA's disassembler
-(``pip install 'graphgrad[cuda-sass]'``). A model is one that is timed (``resnet18-64``,
-``resnet50-64``, ``encoder-64``) or a family of the compile matrix, at small width and batch 4.
+(``pip install 'graphgrad[cuda-sass]'``). A model is one of `full_networks`, as `train_step`
+compiles it, or a family of the compile matrix, at small width and batch 4.
 
 Of the bytes of global memory that maps and reductions move in a step, it tells how many move in
 accesses of 128 bits. A tensor counts once for each kernel that reads or writes it, with the widths
@@ -33,10 +33,9 @@ import fatbin
 import paths  # noqa: F401 (where `table` is found)
 import tvm
 from cell import TRAINING, program
-from families import DTYPES, families
-from pack import onnx_file
+from families import families
+from full_networks import NETWORKS
 from table import table
-from timed import MOMENTUM, RATE, TIMED
 from tvm import relax, tirx
 from tvm.tirx.build import split_host_device_mods
 
@@ -51,8 +50,6 @@ from graphgrad.lower.cuda.lowering import PIPELINE
 from graphgrad.lower.cuda.reduction import along_terms
 from graphgrad.lower.cuda.schedule import Kernel as Schedule
 from graphgrad.lower.kernels.contraction import reuses_operands
-from graphgrad.train.forward import ResolvedLoss, inline_model
-from graphgrad.train.update import build_step
 from graphgrad.tvm_fixes.hooks import tir_passes
 
 WIDE = 16
@@ -157,7 +154,8 @@ def compiled_step(model: str, dtype: str, arch: str) -> Step:
     """Compile a model's training step and take it apart."""
     target = gg.target({"kind": "cuda", "arch": arch})
     schedules: list[Schedule] = []
-    lowered = pipeline.lower(_program(model, dtype), target, schedules)
+    mod = _program(model, dtype, arch)
+    lowered = pipeline.lower(mod, target, schedules, tf32=dtype == "tf32")
     functions = dict(_device_functions(lowered, target))
     executable = pipeline.generate(lowered, target)
     calls = Counter(re.findall(r"^  call +(\S+)", executable.as_text(), re.MULTILINE))
@@ -171,15 +169,10 @@ def compiled_step(model: str, dtype: str, arch: str) -> Step:
     return Step(model, dtype, arch, kernels, row_functions)
 
 
-def _program(model: str, dtype: str) -> tvm.IRModule:
-    if model not in TIMED:
-        return program(families()[model], TRAINING, dtype, 4)
-    timed = TIMED[model]
-    network = gg.from_onnx(onnx_file(timed))
-    loss = ResolvedLoss(network, "cross_entropy")
-    shapes = {name: array.shape for name, array in timed.data()[0].items()}
-    forward = inline_model(network, True).forward(loss, shapes)
-    return build_step(forward, network.trainable(), gg.optim.SGD(RATE, momentum=MOMENTUM))
+def _program(model: str, dtype: str, arch: str) -> tvm.IRModule:
+    if model in NETWORKS:
+        return NETWORKS[model].step(dtype, arch)
+    return program(families()[model], TRAINING, dtype, 4)
 
 
 def _device_functions(
@@ -226,8 +219,8 @@ def _kind(func: tirx.PrimFunc, schedule: Schedule | None, counts: Counter[str]) 
         return HANDMADE
     if any(map(arrives_last, nodes_in(func.body, tvm.ir.Call))):
         return REDUCTION  # Of columns: its threads combine what they have in shared memory.
-    if counts["LDS"]:
-        return CONTRACTION
+    if counts["LDS"] and _loops(func):
+        return CONTRACTION  # Maps by tiles in shared memory have no loops.
     return REDUCTION if counts["SHFL"] or _loops(func) else MAP
 
 
@@ -344,8 +337,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", default=["resnet18-64"], metavar="MODEL")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of a family")
+    default = ["resnet18-64", "resnet50-64", "encoder-64"]
+    parser.add_argument("models", nargs="*", default=default, metavar="MODEL")
+    parser.add_argument("--dtype", default="float32", help="of a family, or a network's precision")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something falls short")
     parser.add_argument("--json", type=Path, help="a file for all that is found")

@@ -36,6 +36,7 @@ from .cpu import schedule as cpu
 from .cpu.attention.calls import compute_attention_in_blocks
 from .cpu.functions import lower_functions
 from .cpu.guarded_reads import guard_reads
+from .cpu.joint_nests import join_nests
 from .cpu.nan import vectorize_nan_tests
 from .cpu.small_tanh import expand_small_tanh
 from .cpu.stack import keep_on_stack
@@ -51,11 +52,15 @@ from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
+from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
+from .device import request_registers
 from .fusion import (
     annotate_reductions,
     decide_fusion,
+    drop_unread_results,
+    fuse_maps,
     fuse_rowwise,
     fuse_siblings,
     name_inner_tuples,
@@ -107,9 +112,11 @@ PASSES: list[Entry] = [
         ],
     ),
     own_views,
+    drop_unread_results,
     fuse_siblings,
     attach_small_maps,
     fuse_rowwise,
+    fuse_maps,
     fuse_accumulation,
     When("copies_overlaps", [copy_overlaps]),
     cast_early,
@@ -124,6 +131,7 @@ PASSES: list[Entry] = [
     vectorize_nan_tests,
     lower_functions,
     keep_on_stack,
+    join_nests,
     build_early,
     unify_noalias,
     donate,
@@ -208,8 +216,8 @@ class Lowering:
 
     @cached_property
     def processor(self) -> Processor:
-        """The vector registers of the target's processor."""
-        return processor_of(self.target)
+        """The vector registers of the target's processor; of a GPU those of a thread."""
+        return GPU if str(self.target.kind.name) == "cuda" else processor_of(self.target)
 
 
 PIPELINES = {kind: Pipeline(PASSES, kind, Lowering) for kind in TARGETS}
@@ -266,6 +274,8 @@ def compile(
     ------
     TargetError
         The target is unknown or not served.
+    DeviceError
+        The target has +amx-bf16, this processor too, and the system does not give its registers.
     LoweringError
         For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
         compiler of CUDA source.
@@ -276,6 +286,7 @@ def compile(
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
+    request_registers(resolved)
     overlap = check_overlap_choice(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
