@@ -82,6 +82,17 @@ def test_bytes_are_those_of_the_tensors_of_a_call(profiled):
     assert sum(one.bytes for one in found.classes) == sum(k.bytes for k in found.kernels)
 
 
+def test_kernels_have_the_floats_that_a_precision_gives_them():
+    step = gg.train_step(gg.from_onnx(models.mlp((5, 7, 3))), precision="bfloat16")
+    found = gg.profile(step, *batch(), steps=1)
+    for phase in ("forward", "backward"):
+        for node in ("fc1", "fc2"):
+            products = [k for k in found.kernels if k.phase == phase and node in k.nodes]
+            assert any("bfloat16" in kernel.dtypes for kernel in products)
+    losses = [kernel for kernel in found.kernels if kernel.op_class == "loss"]
+    assert {dtype for kernel in losses for dtype in kernel.dtypes} == {"float32"}
+
+
 def test_json_holds_everything(profiled):
     _, _, found = profiled
     facts = json.loads(found.to_json())
