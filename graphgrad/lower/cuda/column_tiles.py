@@ -36,7 +36,7 @@ from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import sum_in_blocks
 from .lanes import over_lanes, wide_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, results_of
-from .threads import THREADS, at_point
+from .threads import THREADS, at_point, barrier
 
 MAX_SAMPLE_TERMS = 16
 """Terms of a sample, which each thread of a reduction adds up again."""
@@ -357,7 +357,7 @@ class _Launch:
         )
         if self._tile.groups % self._tile.width:
             body = tirx.IfThenElse(self._group < self._tile.groups, body, None)
-        return [*(tirx.AllocBuffer(buffer) for buffer in held), body, _barrier()]
+        return [*(tirx.AllocBuffer(buffer) for buffer in held), body, barrier()]
 
     def _at_result(self, result: Any) -> dict[Any, Any]:
         return at_point(self._reduction.spatial, result)
@@ -453,8 +453,3 @@ class _Launch:
 def _read(value: Any, known: Mapping[Any, Any]) -> Any:
     """An expression with what registers hold in the place of loads from memory."""
     return replace_nodes(value, Load, lambda node: known.get(node.source, node))
-
-
-def _barrier() -> Any:
-    """The statement at which the threads of a block wait for each other."""
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
