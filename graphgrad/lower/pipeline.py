@@ -36,6 +36,7 @@ from .cpu import schedule as cpu
 from .cpu.attention.calls import compute_attention_in_blocks
 from .cpu.functions import lower_functions
 from .cpu.guarded_reads import guard_reads
+from .cpu.joint_nests import join_nests
 from .cpu.nan import vectorize_nan_tests
 from .cpu.small_tanh import expand_small_tanh
 from .cpu.stack import keep_on_stack
@@ -56,6 +57,7 @@ from .cuda.sorting import sort_on_device
 from .fusion import (
     annotate_reductions,
     decide_fusion,
+    fuse_maps,
     fuse_rowwise,
     fuse_siblings,
     name_inner_tuples,
@@ -110,6 +112,7 @@ PASSES: list[Entry] = [
     fuse_siblings,
     attach_small_maps,
     fuse_rowwise,
+    fuse_maps,
     fuse_accumulation,
     When("copies_overlaps", [copy_overlaps]),
     cast_early,
@@ -124,6 +127,7 @@ PASSES: list[Entry] = [
     vectorize_nan_tests,
     lower_functions,
     keep_on_stack,
+    join_nests,
     build_early,
     unify_noalias,
     donate,

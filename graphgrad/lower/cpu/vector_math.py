@@ -1,10 +1,11 @@
 """Exponentials and related functions as arithmetic, which runs in vectors.
 
 LLVM calls the C library for each element of ``exp``, ``log``, ``log1p``, ``tanh``, ``erf``,
-``sigmoid`` and the inverse square root. In float32 they are written out here as polynomials. The
-coefficients interpolate the function, in double precision, at Chebyshev nodes of the interval that
-is stated with each; those of the logarithm minimize the relative error. Errors are below 3 units in
-the last place; infinite values, NaN and subnormal numbers are handled.
+``sigmoid``, the inverse square root and remainders. In float32 they are written out here, the
+functions as polynomials. The coefficients interpolate the function, in double precision, at
+Chebyshev nodes of the interval that is stated with each; those of the logarithm minimize the
+relative error. Errors are below 3 units in the last place, remainders are exact; infinite values,
+NaN and subnormal numbers are handled.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import (
+    Load,
+    buffer_of,
     is_conditional,
     statements_of,
     static,
@@ -65,6 +68,10 @@ _WHOLE_TANH, _WHOLE_ERF = 10.0, 4.0
 
 _LEAST, _MOST = -105.0, 89.0
 """Arguments of the exponential beyond which it is 0, or infinite."""
+
+_EXACT_QUOTIENTS = 2.0**29
+"""Quotients of float32 below which float64 tells the integers between which they lie, and holds
+the products of these with the divisor."""
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
@@ -120,7 +127,7 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
         # A loop for each store: TVM would move a buffer into the one vectorized loop that uses it,
         # where its code is wrong.
         return sequence(
-            *(own_loop(loop.loop_var, loop.extent, store, loop.kind, loop.min) for store in stores)
+            *(own_loop(loop.loop_var, loop.extent, s, _kind_of(s, loop), loop.min) for s in stores)
         )
 
     def in_scalars(block: SBlock) -> SBlock:
@@ -140,18 +147,31 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
     return replace_statements(root, body, buffers)
 
 
-def _vectorized_block(loop: tirx.For) -> Any | None:
-    """The body of a vectorized loop, without its block, if functions in it can be written out.
+def _kind_of(statement: Any, loop: tirx.For) -> Any:
+    """How the loop around a statement runs: a repair of single lanes is no vector."""
+    return loop.kind if isinstance(statement, tirx.BufferStore) else tirx.ForKind.SERIAL
 
-    None if there are none, or if the block has a predicate, an initialization or buffers.
+
+def _vectorized_block(loop: tirx.For) -> Any | None:
+    """The body of a vectorized loop, without its blocks, if functions in it can be written out.
+
+    None if there are none, or if a block has a predicate, an initialization or buffers.
     """
     if loop.kind != tirx.ForKind.VECTORIZED or not _calls(loop.body):
         return None
     if isinstance(loop.body, tirx.BufferStore):
         return loop.body
-    if not isinstance(loop.body, SBlockRealize):
+    bodies = [_body_of(statement) for statement in statements_of(loop.body)]
+    if None in bodies:
         return None
-    realize, block = loop.body, loop.body.block
+    return sequence(*(statement for body in bodies for statement in statements_of(body)))
+
+
+def _body_of(realize: Any) -> Any | None:
+    """What a block does, in terms of the loops around it; None for anything else."""
+    if not isinstance(realize, SBlockRealize):
+        return None
+    block = realize.block
     if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
         return None
     pairs = zip(block.iter_vars, realize.iter_values, strict=True)
@@ -203,8 +223,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _calls(node: Any) -> list[Any]:
-    """The calls in an expression that can be written out."""
-    return [call for call in nodes_in(node, tvm.ir.Call) if _function(call) is not None]
+    """The calls and remainders in an expression that can be written out."""
+    return [call for call in nodes_in(node, _CALLS) if _function(call) is not None]
 
 
 def _conditional_values(node: Any) -> bool:
@@ -218,10 +238,12 @@ def is_expandable(call: Any) -> bool:
     return _function(call) is not None
 
 
-def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
+def _function(call: Any) -> Callable[..., Any] | None:
     """The function that writes a call out as arithmetic; None if there is none."""
     if str(call.ty) != "float32":
         return None
+    if isinstance(call, prim.Mod):
+        return _remainder
     return _FUNCTIONS.get(str(getattr(call.op, "name", "")))
 
 
@@ -249,41 +271,51 @@ class _Values:
         self.buffers: list[Any] = []
         self._stores: list[Any] = []
         self._known: list[tuple[Any, Any]] = []
-        """The calls that are written out already, and the reads of their values."""
+        """Calls and bound expressions that are kept already, and the reads of their values."""
         self._named: dict[Any, Any] = {}
         """Bound variables, and the reads of their values."""
 
     def written_out(self, statement: Any) -> list[Any]:
         """The stores that replace a statement; the value of a binding is kept for later ones."""
-        self._stores, self._known = [], []
+        self._stores = []
         statement = substitute_values(statement, self._named) if self._named else statement
         value = self._expanded(statement.value)
         if isinstance(statement, tirx.Bind):
-            self._named[statement.var] = self(value)
+            self._named[statement.var] = self._once(value, lambda: self(value))
             return self._stores
+        # What it stores to may have been read before, and be read again.
+        self._known = [
+            (earlier, kept)
+            for earlier, kept in self._known
+            if not any(load.source.same_as(statement.buffer) for load in nodes_in(earlier, Load))
+        ]
         return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
 
     def _expanded(self, value: Any) -> Any:
         """An expression with calls written out, and with what it binds kept in front of it."""
         # The outer ones first: the values of inner ones mention their variables.
         while (outer := _outermost_binding(value)) is not None:
-            kept = self(self._expanded(outer.value))
+            bound = self._expanded(outer.value)
+            kept = self._once(bound, partial(self, bound))
             body = substitute_values(outer.body, {outer.var: kept})
             value = replace_nodes(value, prim.Let, partial(_replaced, outer, body))
-        return tvm_ffi.structural_map(value, (tvm.ir.Call, self._arithmetic))
+        return replace_nodes(value, _CALLS, self._arithmetic)
 
     def _arithmetic(self, call: Any) -> Any:
         """The arithmetic in place of a call; its arguments are written out already."""
         function = _function(call)
         if function is None:
             return call
-        # Inlining may have copied one expression to several places: it is computed once.
+        operands = (call.a, call.b) if isinstance(call, prim.Mod) else call.args[:1]
+        return self._once(call, lambda: self(function(self, *map(self, operands))))
+
+    def _once(self, expression: Any, keep: Callable[[], Any]) -> Any:
+        """What is kept of an expression: several places, and several statements, may have it."""
         for earlier, value in self._known:
-            if tvm_ffi.structural_equal(earlier, call):
+            if tvm_ffi.structural_equal(earlier, expression):
                 return value
-        value = self(function(self, self(call.args[0])))
-        self._known.append((call, value))
-        return value
+        self._known.append((expression, keep()))
+        return self._known[-1][1]
 
     def __call__(self, value: Any) -> Any:
         """Store a value, and return a read of it."""
@@ -291,6 +323,11 @@ class _Values:
         self.buffers.append(buffer)
         self._stores.append(tirx.BufferStore(buffer, value, [self._index]))
         return tirx.BufferLoad(buffer, [self._index])
+
+    def repair(self, kept: Any, condition: Any, value: Any) -> None:
+        """Give a kept value another one in the lanes, few of them, where a condition holds."""
+        store = tirx.BufferStore(buffer_of(kept), value, kept.indices)
+        self._stores.append(tirx.IfThenElse(condition, store, None))
 
     def polynomial(self, coefficients: Sequence[Any], x: Any) -> Any:
         """Σ cᵢ xⁱ, by Horner's scheme."""
@@ -410,9 +447,27 @@ def _erf(keep: _Values, x: Any) -> Any:
 
 
 def _copy_sign(magnitude: Any, x: Any) -> Any:
-    """A magnitude (a number without sign) with the sign of x."""
+    """A magnitude (a number without sign, or with that of x) with the sign of x."""
     sign = tirx.reinterpret("int32", x) & _int(-(2**31))
     return tirx.reinterpret("float32", tirx.reinterpret("int32", magnitude) | sign)
+
+
+def _remainder(keep: _Values, x: Any, y: Any) -> Any:
+    """x − n y, with n the quotient x / y without its fraction: exactly, and with the sign of x.
+
+    A quotient of two numbers of 24 bits that is no integer is more than 2⁻²⁴ away from any. Below
+    2²⁹ its rounding to 53 bits changes it by less than that, the product has at most 53 bits, and
+    the difference is a multiple of the last place of y. Longer divisions are the C library's.
+    """
+    n = keep(tirx.trunc(x.astype("float64") / y.astype("float64")))
+    difference = keep((x.astype("float64") - n * y.astype("float64")).astype("float32"))
+    is_quotient_zero = tirx.abs(x) < tirx.abs(y)  # the product with an infinite y would be NaN
+    value = keep(tirx.Select(is_quotient_zero, x, _copy_sign(difference, x)))
+    is_exact = tirx.abs(n) < tirx.const(_EXACT_QUOTIENTS, "float64")
+    # Of NaN, too; the negation would be simplified to a comparison that is not.
+    is_other = tirx.Select(is_exact, tirx.const(False, "bool"), tirx.const(True, "bool"))
+    keep.repair(value, is_other, tirx.truncmod(x, y))
+    return value
 
 
 def _rsqrt(keep: _Values, x: Any) -> Any:
@@ -426,6 +481,9 @@ def _float(value: float) -> Any:
 def _int(value: int) -> Any:
     return tirx.const(value, "int32")
 
+
+_CALLS = (tvm.ir.Call, prim.Mod)
+"""Expressions that may be functions."""
 
 _FUNCTIONS: dict[str, Callable[[_Values, Any], Any]] = {
     "tirx.erf": _erf,

@@ -27,8 +27,8 @@ from ...ir.kernel_structure import (
     static,
     uses,
 )
-from ...ir.loops import own_loop, scratch
-from ...ir.visits import nodes_in
+from ...ir.loops import own_loop, scratch, variable
+from ...ir.visits import nodes_in, replace_nodes
 
 _INTEGER_DIVISIONS = (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)
 
@@ -78,6 +78,8 @@ class VectorValues:
         """By the buffer or the variable that stood for a value: the read that stands for it now."""
         self._conditions: list[tuple[Any, Any]] = []
         """Conditions, and the reads of what is kept of them."""
+        self._remainders: list[tuple[Any, Any]] = []
+        """Remainders of data, and the variables of their ranges that stand for them in proofs."""
         self._analyzer = analyzer_of(axes_of({**ranges, lane: (0, lanes)}))
 
     def run(self, statement: Any, condition: Any | None = None) -> list[tuple[Any, Any | None]]:
@@ -204,12 +206,8 @@ class VectorValues:
             is_conditional(node) or any(map(self._reads_memory, choice[1:]))
         ):
             return (yield self._choice(*choice, condition))
-        if isinstance(node, prim.And | prim.Or) and self._reads_memory(node.b):
-            # The right side reads where the left one lets it.
-            left = yield self._condition(node.a, condition)
-            needed = left if isinstance(node, prim.And) else tirx.Not(left)
-            right = yield self._plain(node.b, self._both(condition, needed))
-            return type(node)(left, right)
+        if isinstance(node, prim.And | prim.Or):
+            return (yield self._logical(node, condition))
         if isinstance(node, _INTEGER_DIVISIONS) and not str(node.ty).startswith("float"):
             divisor = static(node.b)
             if not divisor and condition is not None:
@@ -220,6 +218,19 @@ class VectorValues:
         for part in children(node):
             parts.append((yield self._plain(part, condition)))
         return rebuilt(node, parts)
+
+    def _logical(self, node: Expr, condition: Any | None) -> Recursion:
+        """An *and* or an *or*, without the side of an *and* that is known to hold."""
+        left = yield self._plain(node.a, condition)
+        is_and = isinstance(node, prim.And)
+        if is_and and self._is_true(left):
+            return (yield self._plain(node.b, condition))
+        if self._reads_memory(node.b):
+            # The right side reads where the left one lets it.
+            left = self._kept_condition(left)
+            condition = self._both(condition, left if is_and else tirx.Not(left))
+        right = yield self._plain(node.b, condition)
+        return left if is_and and self._is_true(right) else type(node)(left, right)
 
     def _is_common(self, node: Expr) -> bool:
         """Whether an expression is the same in all lanes, and in terms of nothing that is kept."""
@@ -249,13 +260,33 @@ class VectorValues:
 
     def _is_true(self, condition: Any) -> bool:
         """Whether a condition is known to hold in all lanes."""
+        condition = self._with_ranges(condition)
         return not nodes_in(condition, Load) and bool(self._analyzer.can_prove(condition))
 
     def _is_inside(self, index: Any, extent: int | None) -> bool:
         """Whether an index is known to be inside of an axis."""
-        if extent is None or nodes_in(index, Load):
-            return False
-        return bool(self._analyzer.can_prove(tirx.all(index >= 0, index < extent)))
+        return extent is not None and self._is_true(tirx.all(index >= 0, index < extent))
+
+    def _with_ranges(self, value: Any) -> Any:
+        """An expression with variables, whose ranges are known, for remainders of data.
+
+        TVM's analysis fails on loads. Whatever data are, remainders by a number have a range.
+        """
+        if not nodes_in(value, Load):
+            return value
+        return replace_nodes(value, prim.FloorMod, self._with_range)
+
+    def _with_range(self, remainder: Any) -> Any:
+        divisor = static(remainder.b)
+        if not divisor or divisor < 0 or not nodes_in(remainder.a, Load):
+            return remainder
+        for earlier, var in self._remainders:
+            if tvm_ffi.structural_equal(earlier, remainder):
+                return var
+        var = variable("remainder", str(remainder.ty))
+        self._analyzer.bind(var, tvm.ir.Range(0, divisor))
+        self._remainders.append((remainder, var))
+        return var
 
     def _choice(
         self, test: Expr, true_value: Expr, false_value: Expr, condition: Any | None
@@ -299,9 +330,6 @@ class VectorValues:
             if not is_among(load.source, self.buffers)
             for index, extent in zip(load.indices, load.source.shape, strict=True)
         )
-
-    def _condition(self, condition: Any, outer: Any | None) -> Recursion:
-        return self._kept_condition((yield self._plain(condition, outer)))
 
     def _kept_condition(self, condition: Any) -> Any:
         """A condition, kept: equal ones once."""

@@ -8,10 +8,11 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 - `recompute`: a map with several readers is computed in each of them, before fusion;
 - `multi_output`: reductions that read the same tensor share a kernel, after fusion;
 - `rowwise`: kernels that compute by the same rows of tensors become one, after that;
+- `sibling_maps`: kernels that call the same functions at the same points become one, after that;
 - `accumulate`: the addition to a gradient's accumulator goes into the gradient's kernel, last.
 
-`merge` and `side_by_side` make one kernel of two for them. Where stock fusion fails, `fusable`
-leaves it out.
+`joining` finds calls to join, and `merge` and `side_by_side` make one kernel of two. Where stock
+fusion fails, `fusable` leaves it out.
 """
 
 from .common_subexpressions import share_results
@@ -20,11 +21,13 @@ from .multi_output import fuse_siblings
 from .recompute import recompute_maps
 from .reductions import annotate_reductions
 from .rowwise import fuse_rowwise
+from .sibling_maps import fuse_maps
 from .tuples import name_inner_tuples, replace_tuples
 
 __all__ = [
     "annotate_reductions",
     "decide_fusion",
+    "fuse_maps",
     "fuse_rowwise",
     "fuse_siblings",
     "name_inner_tuples",

@@ -16,11 +16,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import ScheduleError
 
-from ...ir.kernel_calls import (
-    bytes_of,
-    drop_unused_kernels,
-    map_dataflow_blocks,
-)
+from ...ir.kernel_calls import drop_unused_kernels, map_dataflow_blocks
 from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
 from ..cpu.contraction import blocks_of
@@ -32,12 +28,10 @@ from ..cpu.tuning import Processor
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import MayRepeat, inline_maps
 from ..kernels.unique_bindings import schedule_of
-from .entries import Call, Entry, bindings_of, entries_of
+from .entries import Call
+from .joining import joined_calls
 from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
-
-_MIN_SHARED_BYTES = 1 << 16
-"""Bytes of a tensor from which on it is worth moving it one time less."""
 
 _MAX_SIDE_STAGE_ELEMENTS = 1 << 14
 """Elements of a stage that may stand beside a chain, such as a parameter in another shape."""
@@ -66,7 +60,11 @@ def fuse_rowwise(mod: tvm.IRModule, processor: Processor, may_repeat: MayRepeat)
     """
     builder = relax.BlockBuilder(mod)
     kernels = _Kernels(builder, mod, processor, may_repeat)
-    changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined(), builder)
+    changed = map_dataflow_blocks(
+        mod,
+        lambda bindings: joined_calls(bindings, kernels.joint, builder, _MAX_BINDING_DISTANCE),
+        builder,
+    )
     return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
 
 
@@ -146,15 +144,7 @@ class _Kernels:
         self.replaced: list[Any] = []
 
     def joint(self, first: Call, second: Call, is_needed: Callable[[Any], bool]) -> Call | None:
-        """One call in the place of two; None if they are no chain of rows.
-
-        Parameters
-        ----------
-        first, second : Call
-            The second may read results of the first.
-        is_needed : function
-            Whether anything but the two reads a result of the first.
-        """
+        """One call in the place of two, as `Join` says; None if they are no chain of rows."""
         # The cheap test first: it compares rows, before any kernel is made.
         first_rows, second_rows = self._rows(first.kernel), self._rows(second.kernel)
         if (
@@ -251,79 +241,3 @@ def _pattern(first: Call, second: Call) -> tuple[int, ...]:
     places: dict[Any, int] = {}
     values = (*first.arguments, *first.results, *second.arguments)
     return tuple(places.setdefault(value, len(places)) for value in values)
-
-
-class _Block:
-    """The bindings of a dataflow block, in which calls are joined.
-
-    They are kept as entries: a call of one kernel with all bindings of its results, or one binding
-    of anything else.
-    """
-
-    def __init__(self, bindings: Sequence[Any], kernels: _Kernels):
-        self._kernels = kernels
-        self._entries = entries_of(bindings)
-
-    def joined(self) -> list[Any]:
-        """The bindings, with calls that compute by the same rows joined to one."""
-        position = 0
-        while position < len(self._entries):
-            position = (
-                self._fuse_with_earlier(position) if self._entries[position].call else position + 1
-            )
-        return [binding for entry in self._entries for binding in entry.bindings]
-
-    def _fuse_with_earlier(self, position: int) -> int:
-        """Join a call with one before it, if there is one; return the next position to try.
-
-        A joint call is tried again itself: it may join with a third one before it.
-        """
-        later_entry = self._entries[position]
-        assert later_entry.call is not None
-        for earlier_position in range(
-            position - 1, max(position - 1 - _MAX_BINDING_DISTANCE, -1), -1
-        ):
-            earlier_entry = self._entries[earlier_position]
-            if earlier_entry.call is None or not _may_pay(earlier_entry, later_entry):
-                continue
-            target = self._joint_position(earlier_position, position)
-            if target is None:
-                continue
-            call = self._kernels.joint(
-                earlier_entry.call,
-                later_entry.call,
-                lambda result: self._is_needed(result, later_entry),
-            )
-            if call is not None:
-                self._entries[target] = Entry.of(call, bindings_of(call, self._kernels.builder))
-                del self._entries[earlier_position if target == position else position]
-                # The deleted entry was in front of the joint one if that is at the later position.
-                return target if target == earlier_position else target - 1
-        return position + 1
-
-    def _joint_position(self, first: int, second: int) -> int | None:
-        """The position at which both of two entries may stand; None if there is none.
-
-        What stands between them must not read results of the first, which moves down, or must not
-        make what the second reads, which moves up.
-        """
-        between = self._entries[first + 1 : second]
-        if not any(self._entries[first].makes & entry.reads for entry in between):
-            return second
-        if not any(self._entries[second].reads & entry.makes for entry in between):
-            return first
-        return None
-
-    def _is_needed(self, result: Any, reader: Entry) -> bool:
-        """Whether a result is read by an entry other than `reader`, or outside the block."""
-        return not isinstance(result, relax.DataflowVar) or any(
-            result in entry.reads for entry in self._entries if entry is not reader
-        )
-
-
-def _may_pay(earlier: Entry, later: Entry) -> bool:
-    """Whether joining may pay: the later call reads a result of the earlier, or both read much."""
-    shared = earlier.reads & later.reads
-    return bool(earlier.makes & later.reads) or any(
-        (bytes_of(var.ty) or 0) >= _MIN_SHARED_BYTES for var in shared
-    )

@@ -219,6 +219,43 @@ def test_what_is_bound_under_a_condition_stays():
     assert "T.exp" in runs.text
 
 
+def _any_bits(random, count):
+    return random.integers(0, 2**32, count, dtype="u8").astype("u4").view("f4")
+
+
+def _next_to_multiples(random, count):
+    divisor = random.standard_normal(count).astype("f4")
+    multiple = (divisor.astype("f8") * random.integers(-(2**28), 2**28, count)).astype("f4")
+    return np.nextafter(multiple, random.choice([-1, 0, 1], count).astype("f4") * 3e38), divisor
+
+
+REMAINDERS = {
+    "any bits": lambda random, count: (_any_bits(random, count), _any_bits(random, count)),
+    "short": lambda random, count: random.standard_normal((2, count)).astype("f4") * [[99], [1]],
+    "next to multiples": _next_to_multiples,
+    "special": lambda random, count: random.choice(
+        [0, -0.0, 1, -1, 3, -6, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, 3e38], (2, count)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REMAINDERS)
+@pytest.mark.parametrize("count", [1 << 15, 7], ids=["vectors", "scalars"])
+def test_remainders_are_exact(kind, count):
+    values = [np.array(a, "f4") for a in REMAINDERS[kind](np.random.default_rng(0), count)]
+    x, y = tensor(count), tensor(count, name="y")
+    out = te.compute(x.shape, lambda i: tirx.truncmod(x[i], y[i]))
+    runs = run([x, y], [out], values=values)
+    with np.errstate(invalid="ignore"):
+        expected = np.fmod(*values)
+    np.testing.assert_array_equal(runs.scheduled[0], expected)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(
+        np.signbit(runs.scheduled[0][number]), np.signbit(expected[number])
+    )
+    assert "T.trunc(" in runs.text
+
+
 def test_float64_is_left_to_the_library():
     x = tensor(4096, dtype="float64")
     runs = run([x], [te.compute(x.shape, lambda i: te.exp(x[i]))])

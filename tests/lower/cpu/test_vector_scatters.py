@@ -101,3 +101,18 @@ def test_a_maximum_adds_to_one_place():
     rows = drawn.reshape(256, 16, 8)
     expected = np.where(rows == rows.max(1, keepdims=True), heads[:, None], 0)
     np.testing.assert_array_equal(runs.scheduled[0], expected.reshape(4096, 8))
+
+
+def test_places_that_are_remainders_of_data_need_no_guards():
+    """Each element goes to one of the four of its window: inside of the tensor, whatever data say."""
+    image, place = tensor(64, 32, 32), tensor(64, 16, 16, dtype="int8")
+
+    def read(c, i, j):
+        p = place[c, i, j].astype("int64")
+        position = (2 * i + p // 2 % 2, 2 * j + p % 2)
+        inside = [tirx.all(k >= 0, k < 32) for k in position]
+        return tirx.if_then_else(tirx.all(*inside), image[(c, *position)], 0.0)
+
+    places = np.random.default_rng(0).integers(-128, 128, (64, 16, 16)).astype("int8")
+    runs = gradient_of_reads(read, inputs=[image, place], shape=(64, 16, 16), values=[places])
+    assert "additions" in runs.text and "T.Select" not in runs.text
