@@ -13,8 +13,8 @@ Of the bytes of global memory that maps and reductions move in a step, it tells 
 accesses of 128 bits. A tensor counts once for each kernel that reads or writes it, with the widths
 of the accesses that the kernel has of it, as PTX shows them. `--check` exits with 1 and names each
 kernel that falls short: that spills registers or computes in float64 in a program without float64,
-that reduces rows without shuffles, that contracts in low precision without tensor cores, or, if less than 95 % of the bytes move in 128-bit accesses, one
-that moves many others.
+that reduces rows without shuffles, that contracts in low precision without tensor cores, or, if
+less than 95 % of the bytes move in 128-bit accesses, one that moves many others.
 """
 
 from __future__ import annotations
@@ -433,9 +433,10 @@ def main() -> int:
 
 
 def _plain(step: Step) -> dict[str, Any]:
-    return {**asdict(step), **{
-        name: sorted(getattr(step, name)) for name in ("row_functions", "tensor_functions")
-    }}
+    return {
+        **asdict(step),
+        **{name: sorted(getattr(step, name)) for name in ("row_functions", "tensor_functions")},
+    }
 
 
 if __name__ == "__main__":

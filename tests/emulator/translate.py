@@ -1,7 +1,8 @@
 """From CUDA source to C++ that the host compiler takes, with a table of the kernels in it.
 
-The source stays as it is, line by line, but for the storage of shared memory and inline PTX. What it
-calls is supplied by ``device.h``; what is appended tells the emulated driver how to launch each kernel.
+The source stays as it is, line by line, but for the storage of shared memory and inline PTX. What
+it calls is supplied by ``device.h``; what is appended tells the emulated driver how to launch each
+kernel.
 """
 
 from __future__ import annotations
@@ -85,8 +86,12 @@ def _with_instructions_as_calls(source: str) -> str:
         name = re.sub(r"\W+", "_", template.split()[0])
         order = dict.fromkeys(int(number) for number in re.findall(r"%(\d+)", template))
         arguments = ", ".join(operands[number] for number in order)
-        lines = source.count("\n", match.start(), end)
-        parts += [source[cursor : match.start()], f"emulator::ptx::{name}({arguments})", "\n" * lines]
+        call = f"emulator::ptx::{name}({arguments})"
+        parts += [
+            source[cursor : match.start()],
+            call,
+            "\n" * source.count("\n", match.start(), end),
+        ]
         cursor = end
     return "".join([*parts, source[cursor:]])
 

@@ -1,4 +1,4 @@
-"""Contractions of ours on tensor cores give, with their gradients, what float64 gives on the host."""
+"""Contractions of ours on tensor cores: values and gradients are those of float64 on the host."""
 
 from functools import cache
 

@@ -1,26 +1,28 @@
 """The device function by which a warp multiplies tiles in shared memory on tensor cores.
 
-It is CUDA C with two PTX instructions (PTX ISA, "Warp Level Matrix Multiply-Accumulate"): `ldmatrix`
-reads fragments of the operands, `mma.sync` multiplies and adds them to float32 sums. A *step* is
-what one `mma.sync` takes of the terms: 32 bytes of each row, 16 halves or 8 numbers of TF32.
+It is CUDA C with two PTX instructions (PTX ISA, "Warp-level matrix instructions"): `ldmatrix` reads
+fragments of the operands, `mma.sync` multiplies them and adds the products to float32 sums. A
+*step* is what one `mma.sync` takes of the terms: 32 bytes of each row, 16 halves or 8 of TF32.
 
 A tile of an operand stands in memory in one of two orders, in *chunks* of 16 bytes:
 
 - along terms: a row of the tile has `STAGE_CHUNKS` chunks of neighboring terms;
 - along rows: a term of the tile has chunks of neighboring rows.
 
-The chunks of a line are rotated in both (`rotated`), so that the 8 chunks that the hardware reads or writes at
-once are in different banks.
+The chunks of a line are rotated in both (`rotated`), so that the 8 chunks that the hardware reads
+or writes at once are in different banks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir import StringImm
 
 from ....ir.tensor import bits
 
@@ -42,6 +44,9 @@ FRAGMENT = (16, 8)
 """Rows and columns of the results of an `mma.sync`."""
 
 _PTX_TYPES = {"bfloat16": "bf16", "float16": "f16", TF32: "tf32"}
+
+_MULTIPLICATION = re.compile(r"graphgrad_mma_([a-z]+\d+)_\w+_(\d+)x(\d+)")
+"""Names of the functions: the type of the operands, their layouts, the rows and the columns."""
 
 _ROUNDING = "graphgrad_tf32"
 
@@ -103,7 +108,7 @@ class Layout:
 
     @property
     def reads_words(self) -> bool:
-        """Whether fragments are read word by word: `ldmatrix` transposes numbers of 16 bits only."""
+        """Whether fragments are read word by word: `ldmatrix` transposes 16 bits only."""
         return self.number == TF32 and not self.along_terms
 
     def rotated(self, line: Any, chunk: Any) -> Any:
@@ -194,9 +199,20 @@ __forceinline__ __device__ void {name}(
 """
 
 
+def multiplied(call: Any) -> tuple[str, int] | None:
+    """What a call of `Warp.multiply` multiplies: numbers, and operations; None for other calls."""
+    name = str(call.args[0].value) if call.args and isinstance(call.args[0], StringImm) else ""
+    match = _MULTIPLICATION.fullmatch(name)
+    if match is None:
+        return None
+    number = next(number for number, kind in _PTX_TYPES.items() if kind == match[1])
+    terms = STAGE_CHUNKS * chunk_elements(number)
+    return number, 2 * int(match[2]) * int(match[3]) * terms
+
+
 @dataclass(frozen=True)
 class _Order:
-    """The four 8 by 8 matrices of a fragment: which of them is the next rows, and the next terms."""
+    """Whether one of a fragment's four 8 by 8 matrices is of the next rows, or terms."""
 
     row: str
     term: str

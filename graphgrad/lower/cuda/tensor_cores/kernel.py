@@ -43,7 +43,7 @@ _MIN_ARCHITECTURE = 80
 """The first GPUs whose tensor cores take all of bfloat16, float16 and TF32."""
 
 _MAX_TERMS = 8192
-"""Terms of one sum. Tensor cores add up 8 or 16 terms at a time, and may cut off what they round."""
+"""Terms of one sum. Tensor cores add up 8 or 16 terms at a time, and may cut off, not round."""
 
 _MIN_TERMS_PER_PART = 512
 """Terms that a part must have for cutting a sum to be worth a launch."""
@@ -73,6 +73,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return math.prod(self.warps) * WARP
 
 
@@ -85,6 +86,16 @@ _TILES = (
     Tile(32, 128, (1, 4), 0.55),
     Tile(32, 32, (2, 2), 0.3),
 )
+
+
+_KINDS = (
+    (True, True, False),
+    (True, False, False),
+    (False, True, False),
+    (True, True, True),
+)
+"""Of axes of the batch, of rows, of columns and of terms: whether the left factor is read along
+them, whether the right one is, and whether they are summed over."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +142,7 @@ class Product:
         return blocks * tile.rows * tile.columns / tile.share * idle
 
 
-def product_of(
-    stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool
-) -> Product | None:
+def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool) -> Product | None:
     """The product that a stage computes, for tensor cores; None if it is none for them.
 
     Parameters
@@ -154,15 +163,12 @@ def product_of(
     if contraction is None or numbers is None:
         return None
     number, factors = numbers
-    kinds: dict[tuple[bool, bool], list[Axis]] = {}
+    kinds: dict[tuple[bool, ...], list[Axis]] = {}
     for axis in contraction.axes:
         if axis.extent != 1:
             along = (contraction.depends(0, axis), contraction.depends(1, axis))
             kinds.setdefault((*along, axis.reduced), []).append(axis)
-    batch, left, right, terms = (
-        kinds.pop(kind, [])
-        for kind in ((True, True, False), (True, False, False), (False, True, False), (True, True, True))
-    )
+    batch, left, right, terms = (kinds.pop(kind, []) for kind in _KINDS)
     if kinds or min(map(_count, (left, right, terms))) < MIN_EXTENT:
         return None
     # Threads store neighboring columns: those should be neighbors in memory.
@@ -317,8 +323,7 @@ class _Launch:
     def _stages(self) -> Any:
         """The loop over stages: loads of one are under way while the one before is multiplied."""
         stage = variable("stage")
-        stage_terms = STAGE_CHUNKS * chunk_elements(self._left.number)
-        count = ceil_div(self._left.term_count, stage_terms)
+        count = ceil_div(self._left.term_count, STAGE_CHUNKS * chunk_elements(self._left.number))
         fetched = [
             copy.fetched(self._thread, self._product, tile, stage)
             for copy, tile in zip(self._copies, self._tiles, strict=True)
@@ -341,10 +346,7 @@ class _Launch:
 
     def _stored(self) -> Any:
         """The statement that stores a thread's sums, or the map of them."""
-        rows, columns = (
-            extent // fragment
-            for extent, fragment in zip((self._warp.rows, self._warp.columns), FRAGMENT, strict=True)
-        )
+        rows, columns = self._warp.rows // FRAGMENT[0], self._warp.columns // FRAGMENT[1]
         i, lower, j, lane = (variable(name) for name in ("i", "lower", "j", "lane"))
         (tile_row, tile_column), (warp_row, warp_column) = self._tiles, self._warp_first
         group, pair = _divided(self._lane, 4)
@@ -388,5 +390,7 @@ def _divided(number: Any, divisor: int) -> tuple[Any, Any]:
 
 def _unrolled(var: Any, trips: int, body: Any) -> Any:
     """A loop that nvcc unrolls: what stands once in the source is lowered once."""
+    if trips == 1:
+        return substitute_values(body, {var: index(0)})
     marks = {"pragma_unroll_explicit": index(0)}
     return tirx.For(var, index(0), index(trips), tirx.ForKind.UNROLLED, body, None, marks)

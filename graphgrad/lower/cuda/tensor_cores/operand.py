@@ -52,10 +52,12 @@ class Operand:
 
     @cached_property
     def row_count(self) -> int:
+        """How many rows there are."""
         return points(self.rows)
 
     @cached_property
     def term_count(self) -> int:
+        """How many terms a row has."""
         return points(self.terms)
 
     def at(self, product: Any, row: Any, term: Any) -> tuple[Any, Any]:
@@ -103,33 +105,37 @@ class Operand:
         condition = analyzer.simplify(condition)
         if width == 1:
             return Neighbors(along_terms, 1, product, line, group, lane, condition, value, [])
-        if uses(condition, lane) or not nodes_in(value, Load):
+        loads = nodes_in(value, Load)
+        if uses(condition, lane) or not loads:
+            return None
+        if not all(is_wide(each, lane, width, analyzer) for each in loads):
             return None
         bound: list[tuple[Any, Any]] = []
-        is_wide_load = True
 
-        def with_variables(load: Any) -> Any:
+        def at_variables(read: Any) -> Any:
             """A load at indices that are variables, but for the lane."""
-            nonlocal is_wide_load
-            is_wide_load = is_wide_load and is_wide(load, lane, width, analyzer)
-            indices = []
-            for at in load.indices:
-                at = analyzer.simplify(at)
-                first = analyzer.simplify(substitute_values(at, {lane: index(0)}))
-                var = variable("at")
-                if nodes_in(first, Load):
-                    is_wide_load = False
-                bound.append((var, first))
-                indices.append(var + lane if uses(at, lane) else var)
-                is_wide_load = is_wide_load and (
-                    not uses(at, lane) or analyzer.can_prove_equal(at, first + lane)
-                )
-            return tirx.BufferLoad(load.source, indices)
+            indices = [analyzer.simplify(each) for each in read.indices]
+            firsts = [substitute_values(each, {lane: index(0)}) for each in indices]
+            variables = [variable("at") for _ in indices]
+            bound.extend(zip(variables, map(analyzer.simplify, firsts), strict=True))
+            pairs = zip(variables, indices, strict=True)
+            return load(read.source, [var + lane if uses(at, lane) else var for var, at in pairs])
 
-        value = replace_nodes(value, Load, with_variables)
-        if not is_wide_load:
+        if any(self._is_gathered(each, lane, analyzer) for each in loads):
             return None
+        value = replace_nodes(value, Load, at_variables)
         return Neighbors(along_terms, width, product, line, group, lane, condition, value, bound)
+
+    @staticmethod
+    def _is_gathered(read: Any, lane: Any, analyzer: Any) -> bool:
+        """Whether an index depends on memory, or on the lane in another way than by adding it."""
+        firsts = [substitute_values(each, {lane: index(0)}) for each in read.indices]
+        return bool(nodes_in(list(read.indices), Load)) or not all(
+            analyzer.can_prove_equal(at, first)
+            if not uses(analyzer.simplify(at), lane)
+            else analyzer.can_prove_equal(at, first + lane)
+            for at, first in zip(read.indices, firsts, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -202,6 +208,7 @@ class Copy:
 
     @classmethod
     def of(cls, operand: Operand, rows: int, threads: int, name: str) -> Copy:
+        """The copying of tiles of so many rows by so many threads, into memory of a name."""
         layout = Layout(operand.number, rows, operand.neighbors.along_terms)
         dtype = stored_dtype(operand.number)
         tiles = tirx.decl_buffer([index(2), index(layout.elements)], dtype, name, scope="shared")
