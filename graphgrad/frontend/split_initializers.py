@@ -34,6 +34,7 @@ def split_initializers(graph: onnx.GraphProto) -> list[str]:
     list of str
         Notes on what was split.
     """
+    _join_clones(graph)
     # In this order: statistics must be initializers before they can be split, and Identity nodes
     # hide the readers behind them.
     return [
@@ -56,6 +57,26 @@ def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:
                 reader.redirect(name)
                 notes.append(f"Constant {constant.name!r} made the running statistic {name!r}")
     return notes
+
+
+def _join_clones(graph: onnx.GraphProto) -> None:
+    """Let who reads a clone of a float initializer read the initializer.
+
+    PyTorch's newer exporter writes a clone, an alias and a dropout that drops nothing as Identity,
+    under the names of its own nodes. The weight behind is one, however often it is cloned.
+    """
+    readers_by_name = readers(graph)
+    graph_outputs = output_names(graph)
+    weights = {tensor.name for tensor in graph.initializer if is_float(tensor)}
+    joined = set()
+    for node in graph.node:
+        is_clone = node.op_type == "Identity" and node.name == f"node_{node.output[0]}"
+        if is_clone and node.input[0] in weights and node.output[0] not in graph_outputs:
+            # Later clones of this one read the initializer from here on.
+            for reader in readers_by_name.get(node.output[0], []):
+                reader.redirect(node.input[0])
+            joined.add(node.output[0])
+    remove_nodes(graph, joined)
 
 
 def _split_identities(graph: onnx.GraphProto) -> list[str]:

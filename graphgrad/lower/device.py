@@ -11,7 +11,8 @@ import tvm
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
 from ..runtime import cudart
 from ..runtime.machine import cuda_reason, restated
-from .cpu.features import missing_features
+from ..runtime.tiles import request_tiles
+from .cpu.features import missing_features, uses_tiles
 from .cuda.architecture import architecture_of, runs_on
 from .cuda.compiler import gives_ptx
 
@@ -42,12 +43,30 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
             f"the code is for a processor with {', '.join(missing)}, which this one lacks; leave "
             "mcpu and mattr out of the target to get this machine's"
         )
+    request_registers(target)
     device = tvm.device_from_target(target)
     if not device.exist:
         raise DeviceError(
             f"this machine has no {kind} device to run on; choose another target, such as 'llvm'"
         )
     return device
+
+
+def request_registers(target: tvm.target.Target) -> None:
+    """Ask the system for registers that a target's code uses, if this machine has them.
+
+    Raises
+    ------
+    DeviceError
+        It does not give them.
+    """
+    if str(target.kind.name) != "llvm" or not uses_tiles(target) or missing_features(target):
+        return
+    refusal = request_tiles()
+    if refusal:
+        raise DeviceError(
+            f"the code uses tile registers (AMX): {refusal}; leave +amx-bf16 out of the target"
+        )
 
 
 def cuda_absence() -> str:

@@ -54,6 +54,7 @@ from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
+from .device import request_registers
 from .fusion import (
     annotate_reductions,
     decide_fusion,
@@ -270,6 +271,8 @@ def compile(
     ------
     TargetError
         The target is unknown or not served.
+    DeviceError
+        The target has +amx-bf16, this processor too, and the system does not give its registers.
     LoweringError
         For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
         compiler of CUDA source.
@@ -280,6 +283,7 @@ def compile(
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
+    request_registers(resolved)
     overlap = check_overlap_choice(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:

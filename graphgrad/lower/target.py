@@ -16,7 +16,7 @@ import tvm
 
 from ..errors import TargetError
 from ..runtime.threads import threads
-from .cpu.features import missing_features
+from .cpu.features import missing_features, uses_tiles
 from .cuda.architecture import check_architecture
 from .device import cuda_absence, cuda_architecture
 
@@ -78,6 +78,12 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
         raise TargetError(
             'mcpu="native" silently means a generic processor to TVM; leave mcpu out to get this '
             "host, or name the processor"
+        )
+    has = tvm.get_global_func("target.target_has_feature")
+    if kind == "llvm" and uses_tiles(parsed) and not has("avx512bf16", parsed):
+        raise TargetError(
+            "mattr has +amx-bf16, whose products need the vector instructions of avx512bf16 beside "
+            'them; name a processor that has both, such as mcpu="sapphirerapids"'
         )
     return parsed
 

@@ -66,7 +66,14 @@ def nll_loss(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[An
 
     mean = attrs.reduction == "mean"
     if mean:
-        ct = ct / op.reduce_sum(op.where(at_target, w, 0.0))
+        extent = p.shape[classes_axis]
+        counted = at_target
+        if not weights and isinstance(extent, int):
+            # Of the targets alone: classes may be many.
+            label = targets.astype("int64")
+            is_class = op.logical_and(op.greater_equal(label, 0), op.less(label, extent))
+            counted = op.logical_and(op.not_equal(targets, attrs.ignore_index), is_class)
+        ct = ct / op.reduce_sum(op.where(counted, w, 0.0))
     ct = per_target(ct) if attrs.reduction == "none" else ct
     p_bar = op.where(at_target, -(w * ct), 0.0)
     if not weights:

@@ -17,12 +17,16 @@ import tvm_ffi
 
 from . import cudart
 from .errors import ExportedStepError, InputError, MachineError, OutOfMemoryError
+from .tiles import request_tiles
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
 """The error of an allocation, all of which come before a step computes.
 
 A launch that lacks memory has another error: kernels before it may have changed something.
 """
+
+TILES = "amx_bf16"
+"""Linux's name of the feature of tile registers that kernels may use."""
 
 _NAMES = re.compile("CUDA|cuDNN")
 """Whose error it is: one of these is in its text."""
@@ -47,6 +51,12 @@ def check_machine(manifest: Mapping[str, Any]) -> None:
         raise MachineError(
             f"exported for the processor {host['processor']}, but this one lacks "
             f"{', '.join(missing)}; export again on it, or for a target with its mcpu and mattr"
+        )
+    refusal = request_tiles() if TILES in host["flags"] else ""
+    if refusal:
+        raise MachineError(
+            f"the export uses tile registers (AMX): {refusal}; export again for a target without "
+            "+amx-bf16"
         )
 
 

@@ -6,6 +6,7 @@ from graphgrad.frontend import split_initializers
 from graphgrad.frontend.onnx_graph import readers
 from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.frontend.onnx_repair import repair
+from graphgrad.train.value_and_grad import value_and_grad
 
 from .graphs import CHANNELS, batch_norm_arrays, batch_norm_node, model_of, random, run_model
 
@@ -44,6 +45,22 @@ def test_identity_copies_get_their_own_names():
     assert all((model.params[f"{n}.scale"] == 1).all() for n in ("one", "two"))
     assert not np.shares_memory(model.params["one.scale"], model.params["two.scale"])
     assert len(model.notes) == 2 and all("two." in note for note in model.notes)
+
+
+def test_clones_stay_one_weight():
+    """What torch's newer exporter writes for a module that clones a weight where it reads it."""
+    nodes = [
+        identity("w", "clone", "node_clone"),
+        identity("w", "clone_1", "node_clone_1"),
+        identity("clone_1", "alias", "node_alias"),
+        helper.make_node("Mul", ["x", "clone"], ["a"]),
+        helper.make_node("Mul", ["a", "alias"], ["y"]),
+    ]
+    model = from_onnx(model_of(nodes, {"x": [3]}, {"y": [3]}, {"w": random(3)}))
+    assert list(model.params) == ["w"]
+    x, w = random(3, seed=1), model.params["w"]
+    _, gradients = value_and_grad(model)(x, np.ones(3, "float32"))
+    np.testing.assert_allclose(gradients["w"], 2 * x * w, rtol=1e-6)
 
 
 def test_chain_of_identities():

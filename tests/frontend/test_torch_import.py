@@ -205,6 +205,44 @@ def test_half_precision():
     torch.testing.assert_close(back(x), net(x), rtol=0.02, atol=0.02)
 
 
+class Mixing(nn.Module):
+    """Attention over the rows of x, whose heads PyTorch joins by a view of its kernel's memory."""
+
+    def forward(self, x):
+        batch, positions, _ = x.shape
+        heads = x.view(batch, positions, 2, 4).transpose(1, 2)
+        mask = torch.ones(batch, 1, positions, positions, dtype=torch.bool).tril()
+        y = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        y = y.transpose(1, 2).contiguous().reshape(batch, positions, -1).contiguous()
+        return y.view(-1, 8)
+
+
+class ChangingViews(nn.Module):
+    """Views that change with what they are views of, and the other way around."""
+
+    def forward(self, x):
+        y, z, parts = 2 * x, 3 * x, 4 * x
+        y.view(-1)[1:3].mul_(x[0, 0])
+        flat = z.view(-1)
+        z[0].add_(x[1])
+        whole = parts.view(-1)
+        parts.narrow(0, 1, 1).mul_(x[0])
+        return torch.cat([y.view(-1), flat, whole])
+
+
+@pytest.mark.parametrize("net", [Mixing(), ChangingViews()], ids=["attention", "in place"])
+def test_views(net):
+    x = draw(2, 3, 8) if isinstance(net, Mixing) else draw(2, 3)
+    x.requires_grad_()
+    expected = net(x)
+    ct = torch.linspace(-1, 1, expected.numel(), dtype=x.dtype).reshape(expected.shape)
+    model = gg.from_torch(net, x.detach())
+    outputs, gradients = gg.value_and_grad(model, wrt="x")(x.detach().numpy(), ct.numpy())
+    np.testing.assert_allclose(outputs[model.outputs[0]], expected.detach(), rtol=1e-6)
+    (gradient,) = torch.autograd.grad(expected, x, ct)
+    np.testing.assert_allclose(gradients["x"], gradient, rtol=1e-5, atol=1e-6)
+
+
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()

@@ -31,6 +31,20 @@ def test_another_machine(folder, changes, message):
         ExportedStep(folder)
 
 
+def test_tile_registers_that_the_system_does_not_give(folder, monkeypatch):
+    """They are asked for before anything is loaded."""
+    host = json.loads((folder / "manifest.json").read_text())["host"]
+    reseal(folder, host={**host, "flags": ["amx_bf16"]})
+    with pytest.raises(MachineError, match="lacks amx_bf16"):
+        ExportedStep(folder)
+    monkeypatch.setattr(machine, "processor_flags", lambda: frozenset({"amx_bf16"}))
+    monkeypatch.setattr(machine, "request_tiles", lambda: "it refuses")
+    with pytest.raises(MachineError, match=r"uses tile registers \(AMX\): it refuses"):
+        ExportedStep(folder)
+    monkeypatch.setattr(machine, "request_tiles", lambda: "")
+    ExportedStep(folder)
+
+
 def test_a_device_of_another_kind(folder):
     with pytest.raises(MachineError, match="the export is for llvm, not for cuda"):
         ExportedStep(folder, tvm.device("cuda"))

@@ -5,6 +5,7 @@ What has a training form, and what would otherwise be lost, stays one operator.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,13 @@ _STAND_INS = {
 """What stands for operators that a decomposition would make nothing of: the other form, and the
 gradient, would be gone without a trace. They are in programs alone, and never computed."""
 
+_RESHAPES = {
+    _aten.view.default: _aten.reshape.default,
+    _aten._unsafe_view.default: _aten.reshape.default,
+}
+"""What takes the place of views: a decomposition may have its result in another order in memory
+than the operator (that of attention has), which a view refuses."""
+
 
 def exported(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
@@ -72,7 +80,8 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     Raises
     ------
     ModelError
-        It changes what it has detached, in place, of which a stand-in would be a copy.
+        It changes what it has detached, in place, of which a stand-in would be a copy; or PyTorch
+        cannot decompose it, and the error has PyTorch's reason.
     """
     for node in program.graph.nodes:
         if _changes_detached(node) and not _stands_in(node):
@@ -82,16 +91,27 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
                 "max_norm, bound the weights outside of the module"
             )
     table = default_decompositions()
-    for operator in _WHOLE:
-        table.pop(operator, None)
-    targets = {node: node.target for node in program.graph.nodes if _stands_in(node)}
+    for whole in _WHOLE:
+        table.pop(whole, None)
+    nodes = program.graph.nodes
+    targets = {node: _STAND_INS[node.target] for node in nodes if _stands_in(node)}
+    # A reshape may be a copy, which would not change with its source, nor its source with it.
+    changed = {_base(value) for node in nodes for value in _changed_in_place(node)}
+    targets |= {
+        node: _RESHAPES[node.target]
+        for node in nodes
+        if node.target in _RESHAPES and _base(node) not in changed
+    }
+    before = {node: node.target for node in targets}
     try:
         for node, target in targets.items():
-            node.target = _STAND_INS[target]
+            node.target = target
         with _quiet():
             return program.run_decompositions(table)
+    except Exception as error:  # of many types
+        raise ModelError(f"PyTorch cannot decompose the exported program: {error}") from error
     finally:
-        for node, target in targets.items():
+        for node, target in before.items():
             node.target = target
 
 
@@ -104,24 +124,41 @@ def _stands_in(node: torch.fx.Node) -> bool:
 
 def _changes_detached(node: torch.fx.Node) -> bool:
     """Whether a node changes a tensor in place that is detached, or a view of one."""
+    return any(
+        value.target is _aten.detach.default
+        for changed in _changed_in_place(node)
+        for value in _sources(changed)
+    )
+
+
+def _changed_in_place(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments that a node changes."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    changed = [
+    given = [*node.args, *(node.kwargs.get(a.name) for a in arguments[len(node.args) :])]
+    return [
         value
-        for argument, value in zip(arguments, node.args, strict=False)
+        for argument, value in zip(arguments, given, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
+        if isinstance(value, torch.fx.Node)
     ]
-    return any(_is_detached(value) for value in changed)
 
 
-def _is_detached(value: Any) -> bool:
-    """Whether a value is a detached tensor, or a view of one."""
-    if not isinstance(value, torch.fx.Node) or value.op != "call_function":
-        return False
-    if value.target is _aten.detach.default:
-        return True
-    returns = getattr(getattr(value.target, "_schema", None), "returns", ())
-    is_view = any(result.alias_info is not None for result in returns)
-    return is_view and _is_detached(value.args[0])
+def _sources(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A tensor, what it is a view of, what that is a view of, and so on."""
+    yield value
+    while value.op == "call_function":
+        returns = getattr(getattr(value.target, "_schema", None), "returns", ())
+        is_view = any(result.alias_info is not None for result in returns)
+        if not is_view and value.target is not operator.getitem:
+            return
+        value = value.all_input_nodes[0]
+        yield value
+
+
+def _base(value: torch.fx.Node) -> torch.fx.Node:
+    """The tensor that is a view of no other and has a tensor's memory."""
+    *_, base = _sources(value)
+    return base
 
 
 @contextmanager

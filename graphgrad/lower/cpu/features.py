@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tvm
 
-from ...runtime.machine import processor_flags
+from ...runtime.machine import TILES, processor_flags
 
 _LINUX_FLAGS = {
     "sse3": "pni",
@@ -47,13 +47,22 @@ _LINUX_FLAGS = {
 }
 """Features of x86 processors: from LLVM's names to those in Linux's /proc/cpuinfo."""
 
+_TILES = {"amx-bf16": TILES, "amx-tile": "amx_tile"}
+"""The same of tile registers, which code uses only where its target says so."""
+
+
+def uses_tiles(target: tvm.target.Target) -> bool:
+    """Whether an llvm target asks for products in tile registers: not by its processor's name."""
+    return "+amx-bf16" in map(str, target.attrs.get("mattr", ()))
+
 
 def used_features(target: tvm.target.Target) -> dict[str, str]:
     """The features that code for an llvm target may use: from LLVM's name of each to Linux's."""
     feature_names = {
         str(name) for name in tvm.get_global_func("target.llvm_get_cpu_features")(target)
     }
-    return {llvm: linux for llvm, linux in _LINUX_FLAGS.items() if llvm in feature_names}
+    used = {llvm: linux for llvm, linux in _LINUX_FLAGS.items() if llvm in feature_names}
+    return used | _TILES if uses_tiles(target) else used
 
 
 def missing_features(target: tvm.target.Target) -> list[str]:

@@ -97,6 +97,11 @@ def pair(first: Any, second: Any) -> Any:
 
 def attach_definitions(statement: Statement) -> Statement:
     """A statement that calls `add_pair_product`, with the definitions of that."""
+    return with_definitions(statement, _NAME, _DEFINITIONS)
+
+
+def with_definitions(statement: Statement, name: str, definitions: str) -> Statement:
+    """A statement that calls functions, with their definitions in LLVM's language."""
     return tirx.AttrStmt(
-        tvm.ir.StringImm(_NAME), "pragma_import_llvm", tvm.ir.StringImm(_DEFINITIONS), statement
+        tvm.ir.StringImm(name), "pragma_import_llvm", tvm.ir.StringImm(definitions), statement
     )

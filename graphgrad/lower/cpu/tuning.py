@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from .features import uses_tiles
+
 _DOUBLE_PUMPED = ("znver4",)
 """Processors, as LLVM names them, that compute 512 bits in two passes of 256."""
 
@@ -127,6 +129,9 @@ class Processor:
         Number of vector registers.
     multiplies_pairs : bool
         Whether it adds products of pairs of bfloat16 to float32 in one instruction.
+    multiplies_matrices : bool
+        Whether it also adds products of matrices of such pairs, in registers of their own (AMX),
+        and is to: only where the target says so, because the system must be asked for them.
     row_bytes : int
         Bytes of rows, of all tensors together, that stay in a core's own cache from one walk
         through them to the next. A longer row is cut where it can be.
@@ -151,6 +156,7 @@ class Processor:
     vector_bytes: int
     registers: int
     multiplies_pairs: bool = False
+    multiplies_matrices: bool = False
     row_bytes: int = 1 << 19
     step_bytes: int = 1 << 17
     line_bytes: int = 64
@@ -232,7 +238,9 @@ def processor_of(resolved: tvm.target.Target) -> Processor:
     has = tvm.get_global_func("target.target_has_feature")
     if has("avx512f", resolved):
         family = ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
-        return replace(family, multiplies_pairs=bool(has("avx512bf16", resolved)))
+        pairs = bool(has("avx512bf16", resolved))
+        matrices = pairs and uses_tiles(resolved)
+        return replace(family, multiplies_pairs=pairs, multiplies_matrices=matrices)
     if has("avx2", resolved):
         return AVX2
     return NEON if has("neon", resolved) else SSE

@@ -81,7 +81,7 @@ class Contraction:
     @property
     def loads(self) -> tuple[Any, Any]:
         """The reads inside the factors: of a pair that of its first number."""
-        return _first_load(self.factors[0]), _first_load(self.factors[1])
+        return first_load(self.factors[0]), first_load(self.factors[1])
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -216,7 +216,8 @@ def _reads_result(value: Any, stage: Stage) -> bool:
     return isinstance(value, Load) and bool(buffer_of(value).same_as(stage.stores[0].buffer))
 
 
-def _first_load(factor: Any) -> Any:
+def first_load(factor: Any) -> Any:
+    """The read in a factor: of a pair that of its first number."""
     return nodes_in(factor, Load)[0]
 
 

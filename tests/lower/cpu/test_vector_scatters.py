@@ -104,7 +104,7 @@ def test_a_maximum_adds_to_one_place():
 
 
 def test_places_that_are_remainders_of_data_need_no_guards():
-    """Each element goes to one of the four of its window: inside of the tensor, whatever data say."""
+    """An element goes to one of the four of its window: in the tensor, whatever data say."""
     image, place = tensor(64, 32, 32), tensor(64, 16, 16, dtype="int8")
 
     def read(c, i, j):

@@ -15,7 +15,8 @@ generator keep them in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from tvm import tirx
@@ -23,10 +24,13 @@ from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loop, loops, sequence, variable
-from ...kernels.contraction import Contraction, known
+from ...kernels.contraction import Contraction, first_load, known
 from ..pair_products import add_pair_product, attach_definitions
+from ..tile_products import configured
 from .elements import Element, Registers, each_element, registers_of
 from .frame import Frame
+from .matrices import products as products_of
+from .matrices import register_rows
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
 from .prefetch import prefetch_later_terms, prefetch_next_rows
@@ -51,7 +55,7 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
     emitter = _Emitter(contraction, plan, result_store, panels, kind)
     fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in panels.values()]
     statement, buffers = emitter.nest()
-    if contraction.are_pairs:
+    if contraction.are_pairs and not plan.matrices:
         statement = attach_definitions(statement)
     return block(
         "contraction",
@@ -88,13 +92,14 @@ class _Emitter:
         frame = Frame(self._contraction, plan)
         parallel_loops = [*plan.parts, *plan.tasks]
         if not plan.accumulates:
-            body = frame.around(plan.tiles, self._tile(frame, None, []))
+            body = self._task(frame.around(plan.tiles, self._tile(frame, None, [])))
             return frame.in_parallel(parallel_loops, body, self._kind), []
         # Parts outlive their tasks: their sums are added up after the parallel loop, so each tile
         # of each part has a place of its own. Blocks alone are done with when their task is.
         scope = [*parallel_loops, *plan.tiles] if plan.parts else list(plan.tiles)
         sums = self._partial_sums(scope)
         body = frame.around([*plan.blocks, *plan.tiles], self._tile(frame, sums, scope))
+        body = self._task(body)
         if plan.blocks:
             clear_frame = frame.renewed(plan.tiles)
             body = sequence(
@@ -114,6 +119,15 @@ class _Emitter:
         )
         return sequence(frame.in_parallel(parallel_loops, body, self._kind), store_nest), [sums]
 
+    def _task(self, body: Any) -> Any:
+        """A statement that computes tiles, with what registers for matrices need around it."""
+        plan = self._plan
+        if not plan.matrices:
+            return body
+        pairs = plan.length(plan.terms[-1].axis)
+        body = configured(register_rows(plan.rows), plan.lanes, pairs, body)
+        return block("task", body, buffers=[self._gathered])
+
     def _partial_sums(self, scope: Sequence[Loop]) -> Any:
         """The buffer with a tile of sums for each trip of the loops in `scope`."""
         lengths = [length for _, length in self._plan.rows]
@@ -127,6 +141,8 @@ class _Emitter:
         none.
         """
         plan, dtype = self._plan, self._contraction.dtype
+        if plan.matrices:
+            return self._tile_of_matrices(frame, sums, scope)
         registers = registers_of(plan, dtype)
         zero = tirx.const(0, dtype)
 
@@ -144,33 +160,45 @@ class _Emitter:
         elif self._stores_vectors() and not (self._sink.once and len(buffers) > 1):
             steps.append(self._store_vectors(frame, _held, ForKind.UNROLLED, registers))
         else:
-            tile, save, load = self._gathered()
-            steps.append(each_element(plan, save, registers=registers))
-            if self._stores_vectors():
-                steps.append(self._store_vectors(frame, load, ForKind.UNROLLED))
-            else:
-                steps.append(self._store_elements(frame, load))
-            buffers.append(tile)
+            steps.append(each_element(plan, self._gather, registers=registers))
+            steps.append(self._store(frame, self._in_gathered, ForKind.UNROLLED))
+            buffers.append(self._gathered)
         return block("tile", *steps, buffers=buffers)
 
-    def _gathered(self) -> tuple[Any, _ForElement, _ForElement]:
-        """A buffer for a whole tile, and the functions that save an element there and load it.
+    def _tile_of_matrices(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+        """The same for a tile in registers for matrices, which are read from memory alone."""
+
+        def read(factor: int, rows: Sequence[Any], column: Any) -> Any:
+            return first_load(self._factor(frame, factor, rows, column))
+
+        panel = 1 if self._other == 0 else 0
+        products = products_of(self._plan, frame, panel, read, self._gathered)
+        if sums is None:
+            return sequence(products, self._store(frame, self._in_gathered, ForKind.SERIAL))
+        add = self._add_element(frame, sums, scope)
+
+        def add_to_sums(element: Element) -> Any:
+            return add(replace(element, register=self._in_gathered(element)))
+
+        return sequence(products, each_element(self._plan, add_to_sums, ForKind.SERIAL))
+
+    @cached_property
+    def _gathered(self) -> Any:
+        """A buffer for a whole tile.
 
         Registers may be several buffers, each of which would need a statement of its own to store
         its elements. From this buffer one statement stores all of them, so that a later pass sees
         that each is stored once.
         """
-        plan = self._plan
-        lengths = [length for _, length in plan.rows]
-        tile = tirx.decl_buffer([*lengths, plan.width], self._contraction.dtype, "tile")
+        lengths = [length for _, length in self._plan.rows]
+        return tirx.decl_buffer([*lengths, self._plan.width], self._contraction.dtype, "tile")
 
-        def save(element: Element) -> Any:
-            return tirx.BufferStore(tile, element.register, [*element.rows, element.column])
+    def _gather(self, element: Element) -> Any:
+        """The statement that saves an element in that buffer."""
+        return tirx.BufferStore(self._gathered, element.register, [*element.rows, element.column])
 
-        def load(element: Element) -> Any:
-            return tirx.BufferLoad(tile, [*element.rows, element.column])
-
-        return tile, save, load
+    def _in_gathered(self, element: Element) -> Any:
+        return tirx.BufferLoad(self._gathered, [*element.rows, element.column])
 
     def _terms(self, frame: Frame, term: Any) -> Any:
         """The loops that add all terms to a tile, and prefetch what is read next."""
@@ -302,6 +330,8 @@ class _Emitter:
             return substitute_values(self._contraction.factors[number], indices)
         panels, row_axes = self._panels[number], [axis.var for axis, _ in self._plan.rows]
         positions = {self._plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
+        if self._plan.matrices:
+            positions[self._plan.terms[-1].axis.var] = frame.trip(self._plan.terms[-1])
         return panels.load(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
@@ -351,9 +381,23 @@ class _Emitter:
                 value = term if value is None else value + term
             return value
 
+        return self._store(frame, total, ForKind.SERIAL)
+
+    def _store(self, frame: Frame, value: _ForElement, kind: ForKind) -> Any:
+        """The statement that stores a tile that is in memory; `kind` is that of loops over rows."""
+
+        def moved(element: Element) -> Any:
+            """The value of a row, which lies further on where all rows were moved back."""
+            rows = [
+                row + (frame.start(axis) - frame.first(axis)) if self._plan.is_ragged(axis) else row
+                for (axis, _), row in zip(self._plan.rows, element.rows, strict=True)
+            ]
+            return value(replace(element, rows=rows))
+
+        read = moved if self._plan.matrices else value
         if self._stores_vectors():
-            return self._store_vectors(frame, total, ForKind.SERIAL)
-        return self._store_elements(frame, total)
+            return self._store_vectors(frame, read, kind)
+        return self._store_elements(frame, read)
 
     def _stores_vectors(self) -> bool:
         """Whether the result is stored vector by vector, not element by element."""
@@ -373,7 +417,7 @@ class _Emitter:
 
         def store(element: Element) -> Any:
             indices = self._indices(frame, element.rows)
-            indices[self._plan.vector.var] = frame.first_column() + element.column
+            indices[self._plan.vector.var] = frame.first(self._plan.vector) + element.column
             return self._guarded(frame, element.rows, self._sink.store(indices, value(element)))
 
         return each_element(self._plan, store, kind, registers=registers)
@@ -386,7 +430,7 @@ class _Emitter:
         # At a ragged end the columns that were computed begin before the tile's start. Only those
         # from its start on are stored; they lie further on in the buffer, by the difference.
         index = frame.start(plan.vector) + column
-        tile_column = index - frame.first_column() if plan.is_ragged(plan.vector) else column
+        tile_column = index - frame.first(plan.vector) if plan.is_ragged(plan.vector) else column
         indices = self._indices(frame, rows)
         indices[plan.vector.var] = index
         body = self._guarded(

@@ -100,27 +100,29 @@ class Frame:
         """The indices along all axes, by variable, at which an element of the tile reads.
 
         A ragged tile reads nothing beyond the end of the result: rows beyond it read what the last
-        row does, and all columns are moved so far back that the last one is within.
+        row does, and all columns are moved so far back that the last one is within. So are all rows
+        of registers for matrices.
         """
         indices = {}
         for axis in (*self.contraction.spatial, *self.contraction.reduced):
             indices[axis.var] = self.start(axis)
         for (axis, _), row in zip(self.plan.rows, rows, strict=True):
             index = indices[axis.var] + row
-            if self.plan.is_ragged(axis):
+            if self.plan.matrices:
+                index = self.first(axis) + row
+            elif self.plan.is_ragged(axis):
                 index = tirx.min(index, self.contraction.extent(axis) - self.number(1))
             indices[axis.var] = index
-        indices[self.plan.vector.var] = self.first_column() + column
+        indices[self.plan.vector.var] = self.first(self.plan.vector) + column
         return indices
 
-    def first_column(self) -> Any:
-        """The first index along the vector axis at which the tile reads."""
-        vector = self.plan.vector
-        start = self.start(vector)
-        if not self.plan.is_ragged(vector):
+    def first(self, axis: Axis) -> Any:
+        """The first index at which the tile reads along the vector axis, or one of such rows."""
+        start = self.start(axis)
+        if not self.plan.is_ragged(axis):
             return start
-        # No tile is wider than its axis, so the difference is not negative.
-        return tirx.min(start, self.number(known(vector) - self.plan.width))
+        # No tile is longer than its axis, so the difference is not negative.
+        return tirx.min(start, self.number(known(axis) - self.plan.length(axis)))
 
     def _start(self, axis: Axis, loops: Iterable[Loop]) -> Any:
         total: Any = None

@@ -13,6 +13,7 @@ from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction, known
 from ..map import MIN_PARALLEL_TRIPS
 from ..tuning import Processor
+from .matrices import MIN_PAIRS, matrix_tile
 from .plan import Loop, Plan
 from .prefetch import next_tile_loop
 from .store import ResultStore
@@ -42,6 +43,12 @@ def plan(contraction: Contraction, processor: Processor, result_store: ResultSto
     result_store : ResultStore
         The store of the results.
     """
+    if processor.multiplies_matrices and contraction.are_pairs:
+        tile = matrix_tile(contraction, processor.contraction, result_store)
+        chosen_plan = None if tile is None else _Planner(contraction, tile, processor).plan()
+        # Cuts of the sum may have left too few terms for a register.
+        if chosen_plan is not None and chosen_plan.matrices:
+            return chosen_plan
     tile = best_tile(contraction, processor, result_store)
     return None if tile is None else _Planner(contraction, tile, processor).plan()
 
@@ -77,7 +84,10 @@ class _Planner:
         packed = []
         if tile.copied or self._is_scattered(tiles, terms):
             packed.append((tile.panel, tile.vector))
-        if len(tile.rows) == 1 and not blocks and self._has_distant_rows(tile.rows[0][0], terms):
+        if tile.matrices:
+            if self._contraction.step(1 - tile.panel, terms[-1].axis) != 1:
+                packed.append((1 - tile.panel, terms[-1].axis))
+        elif len(tile.rows) == 1 and not blocks and self._has_distant_rows(tile.rows[0][0], terms):
             packed.append((1 - tile.panel, tile.rows[0][0]))
         chosen_plan = Plan(
             vector=tile.vector,
@@ -104,10 +114,14 @@ class _Planner:
             return chosen_plan
         # All trips of loops around it must leave it the same number of trips.
         steps = math.gcd(known(innermost.axis), innermost.trips or 1, lanes)
+        split = (*outer, *_split_loop(innermost, steps))
+        if self._tile.matrices:
+            is_deep = steps >= MIN_PAIRS
+            return replace(chosen_plan, terms=split, held=held, matrices=is_deep)
         is_packed = any(factor != self._tile.panel for factor, _ in chosen_plan.packed)
         if held.reduced and (held is not innermost.axis or is_packed or steps < lanes):
             return chosen_plan
-        return replace(chosen_plan, terms=(*outer, *_split_loop(innermost, steps)), held=held)
+        return replace(chosen_plan, terms=split, held=held)
 
     def _plan_row_prefetch(self, chosen_plan: Plan) -> Plan:
         """A plan that also prefetches rows of the next tile, if rows are contiguous and long.
@@ -181,11 +195,14 @@ class _Planner:
         def step(axis: Axis) -> int:
             return abs(self._contraction.step(other_factor, axis) or 0)
 
+        def is_held(axis: Axis) -> bool:
+            return self._tile.matrices and axis is self._tile.held
+
         # Axes of one element make no loop. They come first, so that the innermost loop is a real
         # one, which can be unrolled or prefetch.
         return sorted(
             self._contraction.reduced,
-            key=lambda axis: (axis.extent != 1, not slides(axis), -step(axis)),
+            key=lambda axis: (is_held(axis), axis.extent != 1, not slides(axis), -step(axis)),
         )
 
     def _parts(self, terms: list[Loop]) -> tuple[list[Loop], list[Loop]]:
@@ -239,7 +256,9 @@ class _Planner:
         if not long_enough:
             return [], terms
         cut_loop, trips = max(long_enough, key=lambda candidate: self._step(candidate[0].axis))
-        block_length = ceil_div(trips, block_count)
+        # Where the tile takes several terms at a time, blocks are made of whole such.
+        whole = math.gcd(trips, self._tile.held_lanes) if self._tile.matrices else 1
+        block_length = ceil_div(ceil_div(trips, block_count), whole) * whole
         block = Loop(cut_loop.axis, block_length, ceil_div(trips, block_length))
         terms_of_block = Loop(cut_loop.axis, 1, block_length)
         return [block], [terms_of_block if loop is cut_loop else loop for loop in terms]

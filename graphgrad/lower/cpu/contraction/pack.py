@@ -37,7 +37,7 @@ class Panels:
     factor : int
         The number of the factor.
     axis : Axis
-        The axis of the tile along which elements lie side by side.
+        The axis along which elements lie side by side; see `Plan.packed`.
     buffer : Buffer
         Indexed by the outer axes, the number of the tile along `axis`, the inner axes, and the
         position in the tile.
@@ -76,7 +76,9 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
     outer = [
         other for other in contraction.used_by(factor, contraction.spatial) if other is not axis
     ]
-    reduced_axes = contraction.used_by(factor, contraction.reduced)
+    reduced_axes = [
+        other for other in contraction.used_by(factor, contraction.reduced) if other is not axis
+    ]
     # By variable, because an axis may have two loops.
     terms = {loop.axis.var: loop.axis for loop in plan.terms}
     inner = [term for term in terms.values() if any(term is reduced for reduced in reduced_axes)]

@@ -70,7 +70,10 @@ class Plan:
         are loaded in front of it, vectors along a row in each of its trips.
     packed : tuple of (int, Axis)
         The factors that are first copied into panels, in the order in which tiles read them, each
-        with the axis of the tile along which its elements come to lie side by side.
+        with the axis along which its elements come to lie side by side: one of the tile, or that of
+        what is held.
+    matrices : bool
+        As of a tile. The innermost loop of `terms` is then one instruction (`matrices`).
     parallel : bool
         Whether parts and tasks, and the copies, run in parallel. If not, the nest may stand inside
         a parallel loop.
@@ -92,6 +95,7 @@ class Plan:
     streamed: tuple[int, ...] = ()
     prefetch_steps: int = 0
     held: Axis | None = None
+    matrices: bool = False
 
     @property
     def width(self) -> int:
@@ -104,9 +108,11 @@ class Plan:
         return bool(self.parts or self.blocks)
 
     def length(self, axis: Axis) -> int:
-        """The number of elements that a tile has along an axis; 1 along those it has no rows of."""
+        """The elements of a tile along an axis; of what is held, those of a row of a register."""
         if axis is self.vector:
             return self.width
+        if self.matrices and axis is self.held:
+            return self.terms[-1].trips or 1
         return next((length for row_axis, length in self.rows if row_axis is axis), 1)
 
     def is_ragged(self, axis: Axis) -> bool:

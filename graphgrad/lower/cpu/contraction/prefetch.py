@@ -78,7 +78,7 @@ def prefetch_later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> 
                 indices[axis.var] = indices[axis.var] + loops_around[-1][0]
         if contraction.step(factor, plan.vector):
             loops_around.append((variable("vector", frame.dtype), plan.vectors))
-            indices[plan.vector.var] = frame.first_column() + loops_around[-1][0] * plan.lanes
+            indices[plan.vector.var] = frame.first(plan.vector) + loops_around[-1][0] * plan.lanes
         statements.append(
             loops(loops_around, _prefetch(contraction, factor, indices), ForKind.UNROLLED)
         )

@@ -62,6 +62,8 @@ class Tile:
         multiply by their lanes; None if it is loaded element by element.
     held_lanes : int
         The number of elements of such a vector; 1 if there are none.
+    matrices : bool
+        Whether the results are in registers for matrices, rows of which are such vectors.
     """
 
     vector: Axis
@@ -72,6 +74,7 @@ class Tile:
     rows: tuple[tuple[Axis, int], ...]
     held: Axis | None = None
     held_lanes: int = 1
+    matrices: bool = False
 
     @property
     def width(self) -> int:
@@ -119,7 +122,7 @@ def _tiles_along(
     contraction: Contraction, vector_axis: Axis, processor: Processor
 ) -> Iterator[Tile]:
     """Yield the candidate tiles whose vectors lie along an axis."""
-    panel = _panel_factor(contraction, vector_axis)
+    panel = panel_factor(contraction, vector_axis)
     if panel is None or vector_axis.extent is None or vector_axis.extent == 1:
         return
     copied = contraction.step(panel, vector_axis) != 1
@@ -167,7 +170,7 @@ def _by_lane(contraction: Contraction, tile: Tile, processor: Processor) -> Tile
     return tile if free >= 3 else None
 
 
-def _panel_factor(contraction: Contraction, axis: Axis) -> int | None:
+def panel_factor(contraction: Contraction, axis: Axis) -> int | None:
     """The number of the factor that is read in vectors along an axis; None if neither can be.
 
     The other factor is the same for all lanes, or is read in vectors as well.

@@ -533,7 +533,8 @@ def _row_dimensions(indices: Sequence[Any], part: Part) -> list[int] | None:
 
 
 def _pays(chain: Chain, processor: Processor, small: int, alone: bool) -> bool:
-    """Whether rows are many, long enough for vectors and short enough for a cache.
+    """Whether rows are many, long enough for vectors and, where several stages or walks share them,
+    short enough for a cache.
 
     `alone` says that the kernel has one stage.
     """
@@ -547,11 +548,13 @@ def _pays(chain: Chain, processor: Processor, small: int, alone: bool) -> bool:
         is_worth_a_loop = len(with_rows) > 1
     else:
         is_worth_a_loop = len(chain.parts) == 1 and (chain.parts[0].role is not Role.MAP or alone)
+    # What a single map reads and writes of a row, it does once.
+    is_one_map = len(chain.parts) == 1 and chain.parts[0].role is Role.MAP
     return (
         (reduces_rows or is_worth_a_loop)
         and work >= small
         and chain.rows >= (MIN_STEP_ROWS if in_step else _MIN_ROWS)
-        and row_bytes(chain) <= processor.row_bytes
+        and (is_one_map or row_bytes(chain) <= processor.row_bytes)
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ..contraction.matrices import MIN_PAIRS
 from ..tuning import Processor, WinogradCosts
 from .cook_toom import Filtering, filtering
 from .forward import TAPS, Convolution
@@ -30,6 +31,9 @@ _MIN_TERM_COST = 8
 
 _MIN_PARALLEL_PARTS = 8
 """Independent parts of a kernel that give all threads enough to do."""
+
+_TERMS_IN_TILES = 8
+"""Half of what follows from the cycles of both instructions; see `contraction/matrices.py`."""
 
 _FLOAT32_BYTES = 4
 
@@ -70,7 +74,7 @@ def choose_convolution(conv: Convolution, processor: Processor) -> Choice | None
     costs = processor.winograd
     pairs = images.channels * conv.filters // panel.lanes
     direct_cost = images.count * conv.rows * conv.columns * TAPS**2 * pairs
-    direct_cost //= _terms_at_once(images, processor)
+    direct_cost //= _terms_at_once(images, processor, images.channels)
 
     def cost(step: int) -> float:
         algorithm = filtering(step, TAPS)
@@ -114,9 +118,15 @@ def choose_weight_gradient(gradient: WeightGradient, processor: Processor) -> Ch
     return Choice(filtering(TAPS, step), panel, _gradient_blocks(gradient, step, panel, costs))
 
 
-def _terms_at_once(images: Images, processor: Processor) -> int:
-    """How many terms of a sum the direct kernel adds by one instruction."""
-    return 2 if processor.multiplies_pairs and str(images.buffer.dtype) == "bfloat16" else 1
+def _terms_at_once(images: Images, processor: Processor, channels: int = 0) -> int:
+    """How many terms of a sum the direct kernel adds in the time of one of float32.
+
+    `channels` are those that it sums over, where it does.
+    """
+    if not processor.multiplies_pairs or str(images.buffer.dtype) != "bfloat16":
+        return 1
+    in_tiles = processor.multiplies_matrices and channels and channels % (2 * MIN_PAIRS) == 0
+    return _TERMS_IN_TILES if in_tiles else 2
 
 
 def _cheapest(direct_cost: int, cost: Callable[[int], float]) -> int | None:

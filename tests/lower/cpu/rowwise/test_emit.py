@@ -222,8 +222,9 @@ def test_what_takes_a_sum_of_all_rows_may_stand_between_stages(is_read):
     assert ('T.sblock("y")' in result.text) == is_read
 
 
-@pytest.mark.parametrize("shape", [(64, 1000), (300, 77)], ids=label)
+@pytest.mark.parametrize("shape", [(64, 1000), (300, 77), (17, 90001)], ids=label)
 def test_a_map_of_ragged_rows_is_in_vectors(shape, monkeypatch):
+    """However long they are: what a map reads of a row it reads once."""
     monkeypatch.setattr(kernels, "UNIT", Processor(64, 32))
     x, row, column = tensor(*shape), tensor(shape[1], name="row"), tensor(shape[0], name="column")
     y = te.compute(x.shape, lambda i, j: (x(i, j) - column(i)) * row(j), name="y")
