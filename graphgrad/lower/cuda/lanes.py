@@ -125,7 +125,8 @@ def _widened(statement: Any, analyzer: Any) -> Any:
     if isinstance(statement, tirx.SeqStmt):
         return sequence(*(_widened(part, analyzer) for part in statement.seq))
     if isinstance(statement, tirx.Bind):
-        analyzer.bind(statement.var, statement.value)
+        if str(statement.var.ty) in ("int32", "int64"):  # indices
+            analyzer.bind(statement.var, statement.value)
         return statement
     if isinstance(statement, SBlockRealize):
         body = _widened(statement.block.body, analyzer)
