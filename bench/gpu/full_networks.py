@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import tvm
 from paths import ROOT
+from timed import TIMED
 
 import graphgrad as gg
 from graphgrad.models import mobilenet_v2, resnet18, resnet50, transformer_encoder, vgg16_bn
@@ -65,6 +66,12 @@ def _by_torch(
     return proto
 
 
+def _encoder() -> onnx.ModelProto:
+    from pack import onnx_file  # noqa: PLC0415 (as above)
+
+    return onnx_file(TIMED["encoder-64"])
+
+
 _BERT_BASE = {"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072}
 _GPT2 = {"length": 1024, "width": 768, "heads": 12, "layers": 12, "classes": 50257}
 _VIT_B = {"size": 224, "patch": 16, "width": 768, "heads": 12, "layers": 12, "classes": 1000}
@@ -81,6 +88,7 @@ NETWORKS = {
     "bert-base-32": Network(
         lambda: transformer_encoder(**_BERT_BASE, sequence=384, batch=32), (32, 384, 768)
     ),
+    "encoder-64": Network(_encoder, (64, TIMED["encoder-64"].sizes["length"])),
     "gpt2-4": Network(_by_torch("gpt", _GPT2, (4, 1024), _GPT2["classes"]), (4, 1024)),
     "vit-b-64": Network(_by_torch("vit", _VIT_B, (64, *IMAGE)), (64, *IMAGE)),
 }

@@ -1,12 +1,11 @@
 """What our CUDA kernels are made of, and whether that is what memory-bound kernels need. No GPU.
 
-    python bench/gpu/sass.py [MODEL …] [--dtype float32] [--precision float32] [--own]
-                             [--arch sm_90] [--check] [--json FILE]
+    python bench/gpu/sass.py [MODEL …] [--dtype float32] [--own] [--arch sm_90] [--check]
+                             [--json FILE]
 
 Compiles a model's training step and disassembles it. Needs nvcc, and NVIDIA's disassembler
-(``pip install 'graphgrad[cuda-sass]'``). A model is one that is timed (``resnet18-64``,
-``resnet50-64``, ``encoder-64``), a network of `full_networks` (with another precision than float32,
-or by its name alone) or a family of the compile matrix, at small width and batch 4. `--own` leaves
+(``pip install 'graphgrad[cuda-sass]'``). A model is one of `full_networks`, as `train_step`
+compiles it, or a family of the compile matrix, at small width and batch 4. `--own` leaves
 contractions to kernels of ours, as where cuDNN is not installed.
 
 Of the bytes of global memory that maps and reductions move in a step, it tells how many move in
@@ -36,11 +35,9 @@ import fatbin
 import paths  # noqa: F401 (where `table` is found)
 import tvm
 from cell import TRAINING, program
-from families import DTYPES, families
+from families import families
 from full_networks import NETWORKS
-from pack import onnx_file
 from table import table
-from timed import MOMENTUM, RATE, TIMED
 from tvm import relax, tirx
 from tvm.tirx.build import split_host_device_mods
 
@@ -56,9 +53,6 @@ from graphgrad.lower.cuda.reduction import along_terms
 from graphgrad.lower.cuda.schedule import Kernel as Schedule
 from graphgrad.lower.cuda.tensor_cores.kernel import MIN_EXTENT
 from graphgrad.lower.kernels.contraction import operands, reuses_operands
-from graphgrad.precision.choice import FULL, PRECISIONS
-from graphgrad.train.forward import ResolvedLoss, inline_model
-from graphgrad.train.update import build_step
 from graphgrad.tvm_fixes.hooks import tir_passes
 
 WIDE = 16
@@ -168,14 +162,12 @@ class Step:
         return 1 - sum(kernel.narrow_bytes for kernel in self.memory_bound) / max(total, 1)
 
 
-def compiled_step(
-    model: str, dtype: str, arch: str, precision: str = "float32", libraries: bool = True
-) -> Step:
+def compiled_step(model: str, dtype: str, arch: str, libraries: bool = True) -> Step:
     """Compile a model's training step and take it apart."""
     target = gg.target({"kind": "cuda", "arch": arch})
     schedules: list[Schedule] = []
-    tf32 = precision == "tf32"
-    mod = _program(model, dtype, precision, arch)
+    tf32 = dtype == "tf32"
+    mod = _program(model, dtype, arch)
     lowered = pipeline.lower(mod, target, schedules, libraries=libraries, tf32=tf32)
     functions = dict(_device_functions(lowered, target))
     executable = pipeline.generate(lowered, target)
@@ -189,7 +181,7 @@ def compiled_step(
     given = {s.name: s.given for s in schedules if s.given is not None}
     return Step(
         model,
-        dtype if precision == "float32" else precision,
+        dtype,
         arch,
         kernels,
         {name for name, func in given.items() if _reduces_rows(func)},
@@ -197,17 +189,10 @@ def compiled_step(
     )
 
 
-def _program(model: str, dtype: str, precision: str, arch: str) -> tvm.IRModule:
-    if model in NETWORKS and (precision != "float32" or model not in TIMED):
-        return NETWORKS[model].step(precision, arch)
-    if model not in TIMED:
-        return program(families()[model], TRAINING, dtype, 4)
-    timed = TIMED[model]
-    network = gg.from_onnx(onnx_file(timed))
-    loss = ResolvedLoss(network, "cross_entropy")
-    shapes = {name: array.shape for name, array in timed.data()[0].items()}
-    forward = inline_model(network, True).forward(loss, shapes)
-    return build_step(forward, network.trainable(), gg.optim.SGD(RATE, momentum=MOMENTUM))
+def _program(model: str, dtype: str, arch: str) -> tvm.IRModule:
+    if model in NETWORKS:
+        return NETWORKS[model].step(dtype, arch)
+    return program(families()[model], TRAINING, dtype, 4)
 
 
 def _device_functions(
@@ -254,8 +239,8 @@ def _kind(func: tirx.PrimFunc, schedule: Schedule | None, counts: Counter[str]) 
         return HANDMADE
     if any(map(arrives_last, nodes_in(func.body, tvm.ir.Call))):
         return REDUCTION  # Of columns: its threads combine what they have in shared memory.
-    if counts["LDS"] or counts["LDSM"]:
-        return CONTRACTION
+    if (counts["LDS"] or counts["LDSM"]) and _loops(func):
+        return CONTRACTION  # Maps by tiles in shared memory have no loops.
     return REDUCTION if counts["SHFL"] or _loops(func) else MAP
 
 
@@ -396,9 +381,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", default=["resnet18-64"], metavar="MODEL")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of a family")
-    parser.add_argument("--precision", choices=PRECISIONS, default=FULL, help="of a network")
+    default = ["resnet18-64", "resnet50-64", "encoder-64"]
+    parser.add_argument("models", nargs="*", default=default, metavar="MODEL")
+    parser.add_argument("--dtype", default="float32", help="of a family, or a network's precision")
     parser.add_argument("--own", action="store_true", help="contractions by kernels of ours alone")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something falls short")
@@ -412,9 +397,7 @@ def main() -> int:
     # Only the parts of a binary that is not compressed can be told.
     os.environ["NVCC_APPEND_FLAGS"] = "--no-compress"
     steps = [
-        compiled_step(
-            model, arguments.dtype, arguments.arch, arguments.precision, not arguments.own
-        )
+        compiled_step(model, arguments.dtype, arguments.arch, not arguments.own)
         for model in arguments.models
     ]
     missing = {step.model: shortfalls(step) for step in steps}

@@ -21,6 +21,9 @@ KERNEL_OF_COPY = "graphgrad.copy"
 RUNS_ON_HOST = "graphgrad.runs_on_host"
 """Attribute of a kernel of a device's program that is meant for the host: it compares addresses."""
 
+REDUCTION_PATTERN = 3
+"""TVM's ``kCommReduce``, the kind of reductions: maps in front of them go into their kernels."""
+
 OPAQUE_PATTERN = 8
 """TVM's ``kOpaque``, the kind of kernels that are fused with nothing; also of those without one."""
 

@@ -52,6 +52,7 @@ from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
+from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
 from .device import request_registers
@@ -213,8 +214,8 @@ class Lowering:
 
     @cached_property
     def processor(self) -> Processor:
-        """The vector registers of the target's processor."""
-        return processor_of(self.target)
+        """The vector registers of the target's processor; of a GPU those of a thread."""
+        return GPU if str(self.target.kind.name) == "cuda" else processor_of(self.target)
 
 
 PIPELINES = {kind: Pipeline(PASSES, kind, Lowering) for kind in TARGETS}

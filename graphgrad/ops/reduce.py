@@ -17,6 +17,7 @@ from tvm.ir import prim
 
 from ..fallback.graph import is_reduction, rewritten, stop_gradient
 from ..ir.calls import result_types
+from ..ir.kernel_calls import REDUCTION_PATTERN
 from ..ir.tensor import is_float
 from ..layout import orders
 from ..layout.orders import Order
@@ -31,8 +32,9 @@ from ..layout.rule import (
 )
 from .define import OPAQUE
 from .elementwise import infinity, larger, minus_infinity, smaller
-from .legalize import Legalization, legalization, lower_half_in_float32
+from .legalize import Legalization, legalization, lower_half_in_float32, lowering_of
 from .moments import mean_expression
+from .opaque_kernel import for_gpu
 from .sorting import order
 
 
@@ -185,7 +187,37 @@ def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
     return te.compute(variance.shape, root, name="deviation")
 
 
-def _lower_softmax(op: str, function: Callable[[te.Tensor, int], te.Tensor]) -> None:
+def _log_softmax_by_statistics(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """y = x − m − log Σ exp(x − m), where m is the maximum of a row, by two kernels.
+
+    The one makes two numbers of each row, and the other is a map, which those that read y may
+    compute instead of reading it (`recompute_maps`). Of a vocabulary, y is the largest tensor there
+    is, the loss reads one element of a row, and the gradient can read x as well.
+    """
+    (x,), axis = call.args, int(call.attrs.axis) % call.args[0].ty.ndim
+
+    def statistics(x: te.Tensor) -> list[te.Tensor]:
+        maximum = topi.max(x, axis, keepdims=True)
+        shifted = topi.exp(topi.subtract(x, maximum))
+        return [maximum, topi.log(topi.sum(shifted, axis, keepdims=True))]
+
+    def result(x: te.Tensor, maximum: te.Tensor, logarithm: te.Tensor) -> te.Tensor:
+        def element(*i: Any) -> Any:
+            row = (*i[:axis], 0, *i[axis + 1 :])
+            return x(*i) - maximum(*row) - logarithm(*row)
+
+        return te.compute(x.shape, element)
+
+    both = builder.emit(builder.call_te(statistics, x, primfunc_name_hint="log_sum_exp"))
+    parts = [builder.emit(relax.TupleGetItem(both, i)) for i in range(2)]
+    return builder.call_te(result, x, *parts, primfunc_name_hint="log_softmax")
+
+
+def _lower_softmax(
+    op: str,
+    function: Callable[[te.Tensor, int], te.Tensor],
+    on_gpu: Callable[[relax.BlockBuilder, relax.Call], Any] | None = None,
+) -> None:
     """Lower a softmax or its logarithm as TVM does; no cotangent goes to the maximum of a row."""
 
     def unmoved(x: te.Tensor, axis: int) -> te.Tensor:
@@ -201,6 +233,8 @@ def _lower_softmax(op: str, function: Callable[[te.Tensor, int], te.Tensor]) -> 
     @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         name = op.rpartition(".")[2]
+        if on_gpu is not None and for_gpu():
+            return on_gpu(builder, call)
         return builder.call_te(unmoved, call.args[0], call.attrs.axis, primfunc_name_hint=name)
 
 
@@ -233,6 +267,25 @@ def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
+_NLL_LOSS = lowering_of(tvm.ir.Op.get("relax.nn.nll_loss"))
+
+
+@legalization("relax.nn.nll_loss")
+def nll_loss(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a loss that reads one element of each row.
+
+    TVM puts no map into a kernel that reads places which depend on data. On a GPU this one counts
+    as a reduction, so that maps may compute what it reads.
+    """
+    assert _NLL_LOSS is not None
+    result = _NLL_LOSS(builder, call)
+    if for_gpu():
+        kernel = result.args[0]
+        func = builder.get()[kernel].with_attr("op_pattern", REDUCTION_PATTERN)
+        builder.update_func(kernel, func)
+    return result
+
+
 _lower_extremum("relax.max", larger, minus_infinity)
 _lower_extremum("relax.min", smaller, infinity)
 _lower_position("relax.argmax", operator.gt, minus_infinity)
@@ -241,7 +294,7 @@ _lower_statistic("relax.mean", mean_expression)
 _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)
 _lower_softmax("relax.nn.softmax", topi.nn.softmax)
-_lower_softmax("relax.nn.log_softmax", topi.nn.log_softmax)
+_lower_softmax("relax.nn.log_softmax", topi.nn.log_softmax, _log_softmax_by_statistics)
 layout_rule("relax.nn.softmax", "relax.nn.log_softmax")(along_axis)
 
 lower_half_in_float32(

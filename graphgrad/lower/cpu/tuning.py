@@ -142,6 +142,10 @@ class Processor:
         Bytes of a cache line.
     sum_vectors : int
         Vectors of partial sums side by side that hide the latency of an addition.
+    is_gpu : bool
+        Whether a block of threads has the place of a core. Chains of rows (`rowwise`) are found for
+        both: a block has rows of its own, so that none are added up in a chain, and its threads
+        need no axes taken apart.
     by_lane : bool
         Whether a multiply-add takes one lane of a register as a factor of all its own. Contractions
         then load neighboring terms of what is broadcast as one vector.
@@ -161,6 +165,7 @@ class Processor:
     step_bytes: int = 1 << 17
     line_bytes: int = 64
     sum_vectors: int = 4
+    is_gpu: bool = False
     by_lane: bool = False
     most_plain_scores: int = 1 << 14
     contraction: ContractionCosts = ContractionCosts()

@@ -219,7 +219,7 @@ def _lanes(reduction: Reduction, results: int) -> int:
     result = reduction.spatial[-1].loop_var
     if not any(stride(each, result) == 1 for each in reduction.loads):
         return 1
-    lanes = wide_lanes(reduction.loads)
+    lanes = min(wide_lanes(reduction.loads), THREADS // _TILE)  # a thread for each result
     while results % lanes:
         lanes //= 2
     return lanes

@@ -14,7 +14,7 @@ import tvm
 from tvm import tirx
 
 from ...ir.kernel_structure import static, stride, substitute_values
-from ...ir.loops import index, loop, registers, sequence, variable
+from ...ir.loops import loop, registers, sequence, variable
 from ..kernels.blocked_sums import sum_in_blocks
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, Step, Target, parts_of, results_of, terms
@@ -107,15 +107,13 @@ def _one_thread_each(reduction: Reduction) -> Any:
     Of tuples it computes all components.
     """
     lanes = _lanes(reduction)
-    spatial, lane = reduction.spatial, index(0)
+    spatial, lane = reduction.spatial, variable("lane")
     values: dict[Any, Any] = {}
     if lanes > 1:
         spatial, lane, values = split_lanes(reduction.spatial, lanes)
 
     def each(statements: list[Any]) -> Any:
         """Statements for each result of the thread."""
-        if lanes == 1:
-            return sequence(*statements)
         own = variable("lane")
         body = substitute_values(substitute_values(sequence(*statements), values), {lane: own})
         return over_lanes(own, lanes, body)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import tvm
@@ -30,6 +31,7 @@ from ...ir.kernel_structure import (
     same_indices,
     static,
     substitute_values,
+    uses,
 )
 from ...ir.loops import index, load, loop, registers, sequence, store, variable
 from ...ir.tensor import bits
@@ -42,11 +44,14 @@ _LANES = "graphgrad.lanes"
 _WIDEST = 16
 """Bytes of the widest access that a thread has."""
 
-_MIN_POINTS = 1 << 14
+MIN_POINTS = 1 << 14
 """Points from which on a thread gets more than one: fewer would leave most of a GPU idle."""
 
-_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-"""Dtypes that have vectors in CUDA."""
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "int8", "uint8", "bool")
+"""Dtypes that move in vectors."""
+
+_BYTES = {"bool": "uint8"}
+"""What is moved in the place of dtypes that have no vectors in CUDA."""
 
 
 def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
@@ -56,12 +61,17 @@ def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
     points of some innermost loops.
     """
     extents = [static(each.extent) for each in loops]
-    if None in extents or math.prod(extents) < _MIN_POINTS:  # type: ignore[arg-type]
+    if None in extents or math.prod(extents) < MIN_POINTS:  # type: ignore[arg-type]
         return 1
     lanes = wide_lanes(accesses)
     while lanes > 1 and math.prod(extents) % lanes:  # type: ignore[arg-type]
         lanes //= 2
     return lanes
+
+
+def is_vector_dtype(buffer: Any) -> bool:
+    """Whether elements of a buffer can be moved together."""
+    return str(buffer.dtype) in _DTYPES
 
 
 def wide_lanes(accesses: Iterable[Any]) -> int:
@@ -103,6 +113,8 @@ def split_lanes(
 
 def over_lanes(lane: Any, lanes: int, body: Any) -> Any:
     """A loop over the lanes of a thread; its body is a store, and bindings of values before it."""
+    if lanes == 1:
+        return substitute_values(body, {lane: index(0)})
     marks = {_LANES: index(lanes)}
     return tirx.For(lane, index(0), index(lanes), ForKind.UNROLLED, body, None, marks)
 
@@ -161,7 +173,7 @@ def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
     """
     buffer = buffer_of(access)
     shape = [static(extent) for extent in buffer.shape]
-    if str(buffer.dtype) not in _DTYPES or buffer.scope() != "global" or None in shape:
+    if not is_vector_dtype(buffer) or buffer.scope() != "global" or None in shape:
         return False
     position = index(0)
     for at, extent in zip(access.indices, shape, strict=True):
@@ -182,47 +194,70 @@ class _Lanes:
         self._lanes = int(lanes.extent)
         self._analyzer = analyzer
         self._written = nodes_in(lanes.body, tirx.BufferStore)
-        self._unconditional = _unconditional_loads(lanes.body)
-        self._loaded: list[tuple[Any, Any]] = []  # a load, and the registers that hold its lanes
+        self._conditions = _conditions_of_loads(lanes.body)
+        # Each load, the registers that hold its lanes, and under which condition it is made.
+        self._loaded: list[tuple[Any, Any, Any]] = []
         self._stored: list[tuple[Any, Any]] = []
+        self._views: dict[Any, Any] = {}
 
     def statement(self) -> Any:
         """The statements that take the loop's place."""
         body = replace_nodes(self._loop.body, Load, self._from_registers)
         body = replace_nodes(body, tirx.BufferStore, self._to_registers)
         return sequence(
-            *(tirx.AllocBuffer(held) for _, held in (*self._loaded, *self._stored)),
-            *(self._moved(held, access) for access, held in self._loaded),
+            *(tirx.AllocBuffer(held) for _, held, *_ in (*self._loaded, *self._stored)),
+            *(tirx.DeclBuffer(view, data=buffer.data) for buffer, view in self._views.items()),
+            *(self._made_if(c, self._moved(held, access)) for access, held, c in self._loaded),
             with_body(self._loop, body),
             *(self._moved(held, access) for access, held in self._stored),
         )
 
     def _from_registers(self, access: Any) -> Any:
         """A lane's element of a load, which is held in registers if it may be loaded widely."""
-        for known, held in self._loaded:
+        for known, held, _ in self._loaded:
             if tvm_ffi.structural_equal(known, access):
-                return load(held, [self._lane])
-        if not self._may_load(access):
+                return load(held, [self._lane]).astype(str(access.source.dtype))
+        condition = self._condition(access)
+        if static(condition) == 0:
             return access
-        held = registers("lanes", (self._lanes,), str(access.source.dtype))
-        self._loaded.append((access, held))
-        return load(held, [self._lane])
+        held = self._registers("lanes", access.source)
+        self._loaded.append((access, held, condition))
+        return load(held, [self._lane]).astype(str(access.source.dtype))
 
     def _to_registers(self, access: Any) -> Any:
         """A store to registers, from where all lanes are stored, if that may be done widely."""
         if not self._is_wide(access):
             return access
-        held = registers("result", (self._lanes,), str(access.buffer.dtype))
+        held = self._registers("result", access.buffer)
         self._stored.append((access, held))
-        return store(held, [self._lane], access.value)
+        return store(held, [self._lane], access.value.astype(str(held.dtype)))
 
-    def _may_load(self, access: Any) -> bool:
-        """Whether all lanes of a load may be loaded before anything is computed."""
+    def _registers(self, name: str, buffer: Any) -> Any:
+        """Registers for all lanes of a buffer; where they are of another dtype, it gets a view."""
+        dtype = str(buffer.dtype)
+        moved = _BYTES.get(dtype, dtype)
+        if moved != dtype and buffer not in self._views:
+            self._views[buffer] = tirx.decl_buffer(buffer.shape, moved, "bytes")
+        return registers(name, (self._lanes,), moved)
+
+    def _condition(self, access: Any) -> Any:
+        """Under which condition all lanes of a load may be loaded before anything is computed."""
+        never, always = tirx.const(False, "bool"), tirx.const(True, "bool")
         for written in self._written:
             if written.buffer.same_as(access.source) and not same_indices(access, written):
-                return False  # a lane may read what another one has written
-        is_made = any(tvm_ffi.structural_equal(access, made) for made in self._unconditional)
-        return self._is_wide(access) and (is_made or self._in_range(access))
+                return never  # a lane may read what another one has written
+        if not self._is_wide(access):
+            return never
+        conditions = [c for made, c in self._conditions if tvm_ffi.structural_equal(access, made)]
+        if not all(conditions) or self._in_range(access):
+            return always
+        made = [self._analyzer.simplify(reduce(tirx.And, each)) for each in conditions]
+        # What decides must be the same for all lanes, as at the border of an image.
+        return never if any(uses(each, self._lane) for each in made) else reduce(tirx.Or, made)
+
+    @staticmethod
+    def _made_if(condition: Any, statement: Any) -> Any:
+        return statement if static(condition) else tirx.IfThenElse(condition, statement, None)
 
     def _is_wide(self, access: Any) -> bool:
         return is_wide(access, self._lane, self._lanes, self._analyzer)
@@ -239,30 +274,34 @@ class _Lanes:
         """The statement that moves all lanes between memory and registers, 16 bytes at a time."""
         step = min(self._lanes, _WIDEST // _bytes(str(held.dtype)))
         loads = isinstance(access, Load)
+        buffer = self._views.get(buffer_of(access), buffer_of(access))
 
         def part(first: int) -> Any:
             lane = variable("lane")
             number = lane + first
             indices = [substitute_values(at, {self._lane: number}) for at in access.indices]
             if loads:
-                moved = store(held, [number], load(access.source, indices))
+                moved = store(held, [number], load(buffer, indices))
             else:
-                moved = store(access.buffer, indices, load(held, [number]))
+                moved = store(buffer, indices, load(held, [number]))
             return loop(lane, step, moved, ForKind.VECTORIZED)
 
         return sequence(*map(part, range(0, self._lanes, step)))
 
 
-def _unconditional_loads(body: Any) -> list[Any]:
-    """The loads of a statement that are made whatever a choice in it chooses."""
-    found: list[Any] = []
+def _conditions_of_loads(body: Any, around: Sequence[Any] = ()) -> list[tuple[Any, list[Any]]]:
+    """The loads of a statement, each with the conditions of the choices that decide on it."""
+    found: list[tuple[Any, list[Any]]] = []
 
     def visit(node: Any) -> Any:
         if is_conditional(node):
-            found.extend(nodes_in(node.args[0], Load))
+            condition, chosen, other = node.args
+            found.extend(_conditions_of_loads(condition, around))
+            found.extend(_conditions_of_loads(chosen, [*around, condition]))
+            found.extend(_conditions_of_loads(other, [*around, tirx.Not(condition)]))
             return tvm_ffi.WalkResult.SKIP
         if isinstance(node, Load):
-            found.append(node)
+            found.append((node, list(around)))
         return None
 
     visit_nodes(body, (Load, tvm.ir.Call), visit, outer_first=True)

@@ -146,7 +146,7 @@ def _one_warp_each(
 
     def added(vector: Any) -> Any:
         """The statement that takes a vector of terms in."""
-        lane = variable("lane") if rows.lanes > 1 else index(0)
+        lane = variable("lane")
         at = at_point(rows.loops, first + vector)
         accumulators = [load(buffer, [lane]) for buffer in held]
         values = [substitute_values(v, rows.values) for v in reduction.update(accumulators)]
@@ -154,7 +154,7 @@ def _one_warp_each(
         # Components do not depend on each other, so that each is stored as it is computed.
         stores = [store(b, [lane], value) for b, value in zip(held, values, strict=True)]
         body = sequence(*stores)
-        return over_lanes(lane, rows.lanes, body) if rows.lanes > 1 else body
+        return over_lanes(lane, rows.lanes, body)
 
     trips = tvm.sym.Analyzer().simplify(tirx.floordiv(count, WARP))
     left = tvm.sym.Analyzer().simplify(count - trips * WARP)
@@ -172,7 +172,7 @@ def _one_warp_each(
     if static(left) != 0:
         rest = added(trips * WARP + thread.loop_var)
         statements.append(tirx.IfThenElse(thread.loop_var < left, rest, None))
-    statements += _combined(reduction, held, rows.lanes)
+    statements += combined_in_warp(reduction, held, rows.lanes)
     stored = [
         statement
         for target, buffer in zip(reduction.targets, held, strict=True)
@@ -191,7 +191,7 @@ def is_shuffle(node: Any) -> bool:
     )
 
 
-def _combined(reduction: Reduction, held: list[Any], lanes: int) -> list[Any]:
+def combined_in_warp(reduction: Reduction, held: list[Any], lanes: int) -> list[Any]:
     """The statements that combine what the lanes, then the threads of a warp have."""
     others = [registers("other", (1,), str(buffer.dtype)) for buffer in held]
     statements = [tirx.AllocBuffer(buffer) for buffer in others]

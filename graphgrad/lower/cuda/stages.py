@@ -30,6 +30,7 @@ from ...ir.kernel_structure import (
 )
 from ...ir.loops import block
 from ...ir.visits import nodes_in
+from ..cpu.rowwise import chains_of
 from ..kernels.epilogue import Epilogue, epilogues_of, permutation
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
@@ -47,9 +48,11 @@ from .contraction import cut_long_sums, cut_sums, may_tile, tiles, used_buffers
 from .joint_launches import flattened, join_launches
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
+from .row_chains import GPU, row_chain
 from .rows import rows_step
 from .tensor_cores.kernel import Product, is_plain, product_of, tensor_core_launch
 from .threads import one_thread_per_point
+from .transposed import transposed_launch
 
 _MAX_CHEAP_OPERATIONS = 16
 """Operations up to which repeating a map for every reader is cheaper than a launch of its own."""
@@ -97,6 +100,7 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     sch = schedule_of(func)
     inline_maps(sch, may_repeat, MAX_READERS)
     kernel = _Kernel(join_reductions(sch.mod["main"], reads_bfloat=True))
+    kernel.chain_rows()
     for position in range(len(kernel.stages)):
         kernel.tile_columns(position)
     return kernel.launched()
@@ -155,6 +159,21 @@ class _Kernel:
         # Where the last of them stood, all that any of them reads has been written.
         self.replaced.update({i: ([], []) for i in group})
         self.replaced[max(group)] = [launch], []
+
+    def chain_rows(self) -> None:
+        """Compute stages that go by the same rows in one launch, where the last of them stood."""
+        blocks = {
+            stage.name: nest[1]
+            for stage, nest in zip(self.stages, map(loop_nest, self.nests), strict=True)
+            if nest is not None
+        }
+        internal = list(self.block.alloc_buffers)
+        for chain in chains_of(self.stages, blocks, internal, GPU):
+            launch = row_chain(chain, blocks) if len(chain.parts) > 1 else None
+            if launch is not None:
+                own = [i for i, stage in enumerate(self.stages) if chain.has(stage.name)]
+                self.replaced.update({i: ([], []) for i in own})
+                self.replaced[max(own)] = [launch], []
 
     def tile_columns(self, position: int) -> None:
         """Compute the reduction at a position in one launch, with what belongs to its results.
@@ -309,7 +328,11 @@ class _Kernel:
             # TVM recognizes what only gives a tensor another shape, to make a view of it, by a loop
             # over single elements.
             moves_lanes = not relax.analysis.has_reshape_pattern(self.func)
-            return [_map_launch(stage, loops, realize, moves_lanes)], []
+            tiled = transposed_launch(stage, loops, realize) if moves_lanes else None
+            if tiled is None:
+                return [_map_launch(stage, loops, realize, moves_lanes)], []
+            self.replaced[self.stages.index(stage)] = [tiled], []  # its threads wait
+            return [tiled], []
         epilogues = [
             epilogue
             for epilogue in epilogues_of(stage, self.stages, list(self.block.alloc_buffers))

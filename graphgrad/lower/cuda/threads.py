@@ -78,6 +78,11 @@ def one_launch(parts: Sequence[tuple[int, Callable[[Any, Any], Any]]], threads: 
     return bound(block, index(starts[-1]), "blockIdx.x", inner)
 
 
+def barrier() -> Any:
+    """The statement at which the threads of a block wait for each other."""
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+
+
 def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
     """The values of nested loops' variables at a point, numbered in the order of the loops."""
     indices = unravel(number, [divisor(loop.extent) for loop in loops])
@@ -90,8 +95,3 @@ def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
 def divisor(extent: Any) -> Any:
     """An extent to divide by, at least 1: idle threads of an empty kernel divide by it too."""
     return index(extent) if static(extent) else tirx.max(index(extent), index(1))
-
-
-def barrier() -> Any:
-    """The statement at which the threads of a block wait for each other."""
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from ...ir.kernel_calls import (
     OPAQUE_PATTERN,
+    REDUCTION_PATTERN,
     arguments_of,
     bytes_of,
     is_kernel_call,
@@ -29,7 +30,6 @@ from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import set_type
 from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
-from .reductions import REDUCTION
 
 _MAX_OPERATIONS = 24
 """Operations of a map that is computed several times, index arithmetic included."""
@@ -118,7 +118,7 @@ class _Kernel:
         readers, because some may compare it with what others have made of it. So each reader must
         be a map, in which the functions are expanded to the same vector arithmetic.
         """
-        if self.kind > (_INJECTIVE if with_functions else REDUCTION) or not self.stages:
+        if self.kind > (_INJECTIVE if with_functions else REDUCTION_PATTERN) or not self.stages:
             return False
         readers = [s for s in self.stages if any(self._reads(s, position))]
         # A load under a condition is not vectorized, and a scalar function may round otherwise.
@@ -294,6 +294,6 @@ class _Block:
             value = self._bindings[source].value
             if source in self._completed:
                 return True
-            if is_kernel_call(value) and self._kernels[value.args[0]].kind > REDUCTION:
+            if is_kernel_call(value) and self._kernels[value.args[0]].kind > REDUCTION_PATTERN:
                 return True
         return False

@@ -13,13 +13,13 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir.kernel_calls import OPAQUE_PATTERN
+from ...ir.kernel_calls import OPAQUE_PATTERN, REDUCTION_PATTERN
 from ...ir.kernel_structure import Stage, buffer_of, stages, static, uses, volume
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_kernels
 
-REDUCTION, CONTRACTION = 3, 4
-"""Two of TVM's kinds of kernels (`OpPatternKind`)."""
+CONTRACTION_PATTERN = 4
+"""TVM's kind of a contraction (`OpPatternKind`)."""
 
 
 @compiler_pass(
@@ -33,12 +33,12 @@ def annotate_reductions(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _annotated(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if int((func.attrs or {}).get("op_pattern", OPAQUE_PATTERN)) != CONTRACTION:
+    if int((func.attrs or {}).get("op_pattern", OPAQUE_PATTERN)) != CONTRACTION_PATTERN:
         return func
     sums = [stage for stage in stages(func) or [] if stage.reduced]
     if not sums or not all(map(_reads_each_element_once, sums)):
         return func
-    return func.with_attr("op_pattern", REDUCTION)
+    return func.with_attr("op_pattern", REDUCTION_PATTERN)
 
 
 def _reads_each_element_once(stage: Stage) -> bool:

@@ -2,8 +2,9 @@
 
 The statistics of a norm and the map that normalizes by them, or the sums and the map of its
 gradient, read the same tensors. One kernel of all of them reads these once, and does everything
-with a row while the row is in the cache; see `lower/cpu/rowwise`. Such a sequence of stages, each
-of which reads of earlier ones its own row alone, is a chain of rows.
+with a row while the row is in the cache, or in registers; see `lower/cpu/rowwise` and
+`lower/cuda/row_chains.py`. Such a sequence of stages, each of which reads of earlier ones its own
+row alone, is a chain of rows.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MAX_RESULTS = 8
 
 @compiler_pass(
     Phase.FUSED,
-    targets=("llvm",),
+    targets=("llvm", "cuda"),
     after={"fuse_siblings": "it joins kernels of one result each, and these have several"},
 )
 def fuse_rowwise(mod: tvm.IRModule, processor: Processor, may_repeat: MayRepeat) -> tvm.IRModule:
@@ -96,7 +97,7 @@ class _Rows:
         ):
             return None
         # As the schedule will restate it before it asks for chains: `_REGROUPED`, `_TAKEN_APART`.
-        restated, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
+        restated = _restated(simplify_indices(kernel), processor)
         kernel_stages = kernel_stages if restated.same_as(kernel) else stages(restated) or []
         blocks = blocks_of(restated.body)
         return cls(kernel_stages, blocks, rows_reduced(kernel_stages, blocks, processor))
@@ -108,6 +109,11 @@ class _Rows:
             or is_by_rows(stage, self.blocks, extents, processor)
             for stage in self.stages
         )
+
+
+def _restated(kernel: tirx.PrimFunc, processor: Processor) -> tirx.PrimFunc:
+    """A kernel as the schedule of processors restates it."""
+    return kernel if processor.is_gpu else split_axes(vectorize_groups(kernel))[0]
 
 
 def _is_large_view(kernel: tirx.PrimFunc, kernel_stages: Sequence[Stage]) -> bool:
@@ -226,7 +232,7 @@ class _Kernels:
 
     def _is_chain(self, kernel: tirx.PrimFunc) -> bool:
         """Whether all stages of a kernel that take time are one chain."""
-        kernel, _ = split_axes(vectorize_groups(kernel))
+        kernel = _restated(kernel, self._processor)
         kernel_stages = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
         chains = chains_of(kernel_stages, blocks_of(kernel.body), internal, self._processor)

@@ -1,4 +1,4 @@
-"""Batch norm over the channels of images in channels-last order, and a gradient like its own."""
+"""Batch norm over the channels of images in channels-last order, and what is like gradients."""
 
 import math
 
@@ -24,3 +24,14 @@ def gradient(g, x, gamma):
     scale = op.divide(gamma, op.sqrt(op.add(op.multiply(slope, slope), relax.const(1.0))))
     moved = op.subtract(op.subtract(g, offset), op.multiply(wide, slope))
     return op.astype(op.multiply(moved, scale), str(x.ty.dtype))
+
+
+def gradient_by_rows(g, x, gamma):
+    """What depends on two sums of each row, and the sums over rows that a parameter has."""
+    slope = op.multiply(op.astype(g, "float32"), gamma)
+    wide = op.astype(x, "float32")
+    share = relax.const(1 / int(x.ty.shape[-1]), "float32")
+    along = op.multiply(op.sum(op.multiply(slope, wide), -1, keepdims=True), share)
+    offset = op.multiply(op.sum(slope, -1, keepdims=True), share)
+    moved = op.subtract(op.subtract(slope, offset), op.multiply(wide, along))
+    return relax.Tuple([op.astype(moved, str(x.ty.dtype)), op.sum(op.multiply(slope, wide), 0)])

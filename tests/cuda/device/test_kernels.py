@@ -24,6 +24,20 @@ MAPS = {
     "map-large": (op.negative, (3, 70001)),
     "select": (lambda x, y: op.where(op.greater(x, y), x, y), (31,), (31,)),
     "cast": (lambda x: op.astype(op.multiply(x, relax.const(100.0, "float32")), "int32"), (41,)),
+    "map-masks": (
+        lambda x, y: op.add(
+            op.where(op.greater(x, y), x, y), op.max(op.astype(op.greater(x, y), "float32"))
+        ),
+        (128, 160),
+        (128, 160),
+    ),
+    "transpose-wide": (lambda x: op.permute_dims(x, [0, 2, 3, 1]), (2, 40, 20, 24)),
+    "transpose-odd": (lambda x: op.permute_dims(x, [1, 0]), (131, 257)),
+    "transpose-halves": (
+        lambda x, y: op.add(op.permute_dims(x, [1, 0]), y),
+        ("bfloat16", 136, 200),
+        ("bfloat16", 200, 136),
+    ),
     "transpose": (lambda x: op.permute_dims(x, [2, 0, 1]), (5, 37, 11)),
     "concat": (lambda x, y: op.concat([x, y], 1), (3, 5), (3, 2)),
     "slice": (lambda x: op.strided_slice(x, [1], [1], [9], [3]), (3, 9)),
@@ -62,6 +76,27 @@ REDUCTIONS |= {
     "softmax": (lambda x: op.nn.softmax(x, -1), (5, 3, 71)),
     "log-softmax": (lambda x: op.nn.log_softmax(x, 1), (5, 71, 3)),
     "layer-norm": (lambda x, g, s: op.nn.layer_norm(x, g, s, [-1]), (9, 23), (23,), (23,)),
+    "softmax-wide": (lambda x: op.nn.softmax(x, -1), (523, 136)),
+    "softmax-halves": (lambda x: op.nn.softmax(x, -1), ("bfloat16", 3, 201, 264)),
+    "softmax-blocks": (lambda x: op.nn.softmax(x, -1), (130, 3001)),
+    "log-softmax-wide": (lambda x: op.exp(op.nn.log_softmax(x, 1)), (600, 103)),
+    "layer-norm-wide": (
+        lambda x, g, s: op.nn.layer_norm(x, g, s, [-1]),
+        (2, 300, 136),
+        (136,),
+        (136,),
+    ),
+    "layer-norm-gradient": (norms.gradient_by_rows, (516, 136), (516, 136), (136,)),
+    "layer-norm-gradient-halves": (
+        norms.gradient_by_rows,
+        ("bfloat16", 516, 264),
+        ("bfloat16", 516, 264),
+        (264,),
+    ),
+    "max-pool-wide": (
+        lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC"),
+        (4, 17, 18, 40),
+    ),
     "max-pool": (lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)), (2, 3, 9, 9)),
     "average-pool": (lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2)), (2, 3, 9, 9)),
 }

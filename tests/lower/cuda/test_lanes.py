@@ -60,7 +60,7 @@ def test_what_a_choice_leaves_out_is_loaded_only_where_it_is_there():
 
     def padded(x):
         return te.compute(
-            (ROWS, COLUMNS + 4), lambda i, j: tirx.if_then_else(j < COLUMNS, x(i, j), 0.0)
+            (ROWS, COLUMNS + 4), lambda i, j: tirx.if_then_else(j < COLUMNS - 1, x(i, j), 0.0)
         )
 
     assert wide(source(chosen, (ROWS, COLUMNS), (ROWS, COLUMNS))) == (2, 1)
@@ -72,18 +72,55 @@ def test_shifted_and_strided_elements_are_loaded_one_by_one():
         return te.compute((ROWS, COLUMNS), lambda i, j: x(i, j + 1))
 
     assert wide(source(shifted, (ROWS, COLUMNS + 4))) == (0, 1)
-    assert wide(source(topi.transpose, (COLUMNS, ROWS))) == (0, 1)
+
+    def strided(x):
+        return te.compute((ROWS, COLUMNS), lambda i, j: x(j, i // 2))
+
+    assert wide(source(strided, (COLUMNS, ROWS))) == (0, 1)
 
 
-def test_booleans_are_not_wide():
+def test_booleans_move_as_bytes():
     """TVM takes a vector of four of them for 8 bytes."""
 
     def positive(x):
         return te.compute(x.shape, lambda i, j: x(i, j) > 0)
 
     text = source(positive, (ROWS, COLUMNS))
-    assert wide(text) == (1, 0)
-    assert "ushort" not in text
+    assert wide(text) == (4, 0)
+    assert "*(uint4*)(((uchar*)compute_ptr)" in text
+
+    def chosen(x, y):
+        return te.compute(x.shape, lambda i, j: tirx.Select(y(i, j), x(i, j), tirx.const(0.0)))
+
+    text = cuda_source(program(chosen, [(ROWS, COLUMNS)] * 2, ["float32", "bool"]))
+    assert wide(text) == (4, 4)
+    assert "= *(uint4*)(((uchar*)x1_ptr)" in text
+
+
+def test_a_border_that_all_lanes_have_in_common():
+    """What it decides on is loaded at once, where it is there at all."""
+    inner = (ROWS - 2, COLUMNS)
+
+    def padded(x):
+        def element(i, j):
+            inside = tirx.all(i >= 1, i < ROWS - 1)
+            return tirx.if_then_else(inside, x(i - 1, j), tirx.const(0.0))
+
+        return te.compute((ROWS, COLUMNS), element)
+
+    text = source(padded, inner)
+    assert wide(text) == (1, 1)
+    load = text.index("= *(float4*)(x0_ptr")
+    assert "if (" in text[:load]
+
+    def padded_in_row(x):
+        def element(i, j):
+            inside = tirx.all(j >= 8, j < COLUMNS - 8)
+            return tirx.if_then_else(inside, x(i, j - 8), tirx.const(0.0))
+
+        return te.compute((ROWS, COLUMNS), element)
+
+    assert wide(source(padded_in_row, (ROWS, COLUMNS - 16))) == (0, 1)
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["its own", "another"])

@@ -123,7 +123,7 @@ def test_indices_beyond_32_bits():
     x = tensor(3 << 10, 1 << 20, dtype="int8")
     func = one_thread_per_element(te.create_prim_func([x, topi.add(x, x)]), GPU)
     built = tvm.tirx.build(func.with_attr("global_symbol", "main"), GPU, pipeline="s_tir")
-    assert "((int64_t)blockIdx.x) * (int64_t)256" in built.imports[0].inspect_source("cuda")
+    assert "((int64_t)blockIdx.x) * (int64_t)4096" in built.imports[0].inspect_source("cuda")
 
 
 def test_unused_intermediates_take_no_memory():

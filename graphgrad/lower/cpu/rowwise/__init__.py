@@ -4,13 +4,25 @@
 writes that loop.
 """
 
-from .chain import MIN_STEP_ROWS, Accesses, Chain, chains_of, insert_chain, is_by_rows, rows_reduced
+from .chain import (
+    MIN_STEP_ROWS,
+    Accesses,
+    Chain,
+    Part,
+    Role,
+    chains_of,
+    insert_chain,
+    is_by_rows,
+    rows_reduced,
+)
 from .emit import emit
 
 __all__ = [
     "MIN_STEP_ROWS",
     "Accesses",
     "Chain",
+    "Part",
+    "Role",
     "chains_of",
     "emit",
     "insert_chain",

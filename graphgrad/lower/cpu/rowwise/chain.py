@@ -318,7 +318,7 @@ def _part(
         along = _smooth_part(stage, block, Role.ALONG, spatial, reduced, processor)
         if along is not None:
             return along
-    if tuple(_extents(reduced)) == extents and spatial:
+    if tuple(_extents(reduced)) == extents and spatial and not processor.is_gpu:
         return _smooth_part(stage, block, Role.DOWN, reduced, spatial, processor)
     return None
 
