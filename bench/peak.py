@@ -1,4 +1,4 @@
-"""What the machine can do at most: multiply-adds in registers, and bytes from and to memory.
+"""What the machine can do at most: multiply-adds in registers, and bytes from memory and cache.
 
     python peak.py THREADS CLOCK
 
@@ -24,6 +24,8 @@ from graphgrad.lower.cpu.tuning import processor_of
 ROUNDS = 7
 ITERATIONS = 1 << 22  # of each thread: tens of milliseconds
 ELEMENTS = 1 << 24  # of the arrays that are copied: larger than any cache
+WEIGHTS = 1 << 20  # of the array that is read again and again, as a step of a wide LSTM reads it
+SWEEPS = 64
 
 
 def main() -> None:
@@ -37,9 +39,10 @@ def measured(
     iterations: int = ITERATIONS,
     elements: int = ELEMENTS,
 ) -> dict[str, float]:
-    """Return the best of some rounds: GFLOP/s in float32, and GB/s of a copy, both ways counted.
+    """Return the best of some rounds: GFLOP/s in float32, and GB/s.
 
-    TVM has `threads` threads, by the environment of this process.
+    Those of a copy count both ways; those from the cache are of reads of 4 MB, shared by threads,
+    which no core's own cache holds. TVM has `threads` threads, by the environment of this process.
     """
 
     def least(run: Callable[[], None]) -> float:
@@ -58,9 +61,13 @@ def measured(
     operations = 2 * threads * iterations * chains * lanes
     adding = compiled(multiply_adds(threads, iterations, chains, lanes))
     copying = compiled(copies(threads, elements // threads, lanes))
+    weights = to_tensor(np.zeros(WEIGHTS, np.float32))
+    reading = compiled(reads(threads, WEIGHTS // threads, SWEEPS, chains, lanes))
+    read_bytes = SWEEPS * weights.numpy().nbytes
     return {
         "gflops": operations / least(lambda: adding(factors, sums)) / 1e9,
         "gb_per_s": 2 * copy.numpy().nbytes / least(lambda: copying(source, copy)) / 1e9,
+        "cache_gb_per_s": read_bytes / least(lambda: reading(weights, sums)) / 1e9,
     }
 
 
@@ -111,6 +118,36 @@ def copies(tasks: int, elements: int, lanes: int) -> Any:
                     copy[task * elements + i * lanes + lane] = source[
                         task * elements + i * lanes + lane
                     ]
+
+    return main
+
+
+def reads(tasks: int, elements: int, sweeps: int, chains: int, lanes: int) -> Any:
+    """Return a kernel in which each task adds up its part of an array, again and again."""
+    width = chains * lanes
+
+    @T.prim_func(s_tir=True)
+    def main(
+        source: T.Buffer((tasks * elements,), "float32"),
+        sums: T.Buffer((tasks, width), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for task in T.parallel(tasks):
+            x = T.alloc_buffer((width,), "float32", scope="local")
+            for chain in T.unroll(chains):
+                for lane in T.vectorized(lanes):
+                    x[chain * lanes + lane] = sums[task, chain * lanes + lane]
+            for _ in T.serial(sweeps):
+                for i in T.serial(elements // width):
+                    for chain in T.unroll(chains):
+                        for lane in T.vectorized(lanes):
+                            x[chain * lanes + lane] = (
+                                x[chain * lanes + lane]
+                                + source[task * elements + i * width + chain * lanes + lane]
+                            )
+            for chain in T.unroll(chains):
+                for lane in T.vectorized(lanes):
+                    sums[task, chain * lanes + lane] = x[chain * lanes + lane]
 
     return main
 

@@ -59,6 +59,7 @@ from .device import request_registers
 from .fusion import (
     annotate_reductions,
     decide_fusion,
+    drop_unread_results,
     fuse_maps,
     fuse_rowwise,
     fuse_siblings,
@@ -111,6 +112,7 @@ PASSES: list[Entry] = [
         ],
     ),
     own_views,
+    drop_unread_results,
     fuse_siblings,
     attach_small_maps,
     fuse_rowwise,

@@ -6,6 +6,7 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 - `common_subexpressions`: small results that two kernels compute alike are computed once, before;
 - `reductions`: sums that TVM takes for contractions are told as reductions, before;
 - `recompute`: a map with several readers is computed in each of them, before fusion;
+- `unread_results`: kernels return no large results that nothing reads, after fusion;
 - `multi_output`: reductions that read the same tensor share a kernel, after fusion;
 - `rowwise`: kernels that compute by the same rows of tensors become one, after that;
 - `sibling_maps`: kernels that call the same functions at the same points become one, after that;
@@ -23,10 +24,12 @@ from .reductions import annotate_reductions
 from .rowwise import fuse_rowwise
 from .sibling_maps import fuse_maps
 from .tuples import name_inner_tuples, replace_tuples
+from .unread_results import drop_unread_results
 
 __all__ = [
     "annotate_reductions",
     "decide_fusion",
+    "drop_unread_results",
     "fuse_maps",
     "fuse_rowwise",
     "fuse_siblings",
