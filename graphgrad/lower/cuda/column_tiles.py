@@ -32,6 +32,7 @@ from ...ir.kernel_structure import (
     volume,
 )
 from ...ir.loops import bound, index, load, loop, own_loop, registers, sequence, store, variable
+from ...ir.tensor import bits
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import sum_in_blocks
 from .lanes import over_lanes, wide_lanes
@@ -219,7 +220,8 @@ def _lanes(reduction: Reduction, results: int) -> int:
     result = reduction.spatial[-1].loop_var
     if not any(stride(each, result) == 1 for each in reduction.loads):
         return 1
-    lanes = min(wide_lanes(reduction.loads), THREADS // _TILE)  # a thread for each result
+    # With as many results as fill a vector of masks, a thread would run out of registers.
+    lanes = wide_lanes(each for each in reduction.loads if bits(str(each.source.dtype)) > 8)
     while results % lanes:
         lanes //= 2
     return lanes

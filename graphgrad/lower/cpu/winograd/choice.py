@@ -30,7 +30,13 @@ _MIN_TERM_COST = 8
 """Time of one term of a register tile at least, in multiply-adds, however small the tile is."""
 
 _MIN_PARALLEL_PARTS = 8
-"""Independent parts of a kernel that give all threads enough to do."""
+"""Independent parts of a kernel that give a few threads enough to do."""
+
+_MANY_PARALLEL_PARTS = 64
+"""Parts that give many threads enough to do, where having so many costs nothing."""
+
+_MIN_BLOCK_ROWS = 32
+"""Rows of weights of a block at least: two register tiles, and a part of a third."""
 
 _TERMS_IN_TILES = 8
 """Half of what follows from the cycles of both instructions; see `contraction/matrices.py`."""
@@ -195,7 +201,8 @@ def _gradient_blocks(
         parts >= _MIN_PARALLEL_PARTS
         and bytes_per_tile * data.count * tiles_down * tiles_across <= costs.max_whole_bytes
     ):
-        return Blocks(depth=depth)
+        sufficient = rows * (columns // panel.width) // _MANY_PARALLEL_PARTS
+        return Blocks(depth=_divisor(rows, min(depth, max(sufficient, _MIN_BLOCK_ROWS)), 1))
     max_rows = costs.gradient_block_bytes // (bytes_per_tile * tiles_across)
     return _blocks(data.count, tiles_down, max_rows)
 

@@ -21,6 +21,7 @@ from ....ir.loops import (
     load,
     registers,
     scratch,
+    sequence,
     serial,
     store,
     unrolled,
@@ -101,30 +102,43 @@ def strip_factors(
         max(min(column, width), 0) for column in (images.left, images.left + images.columns)
     )
 
-    def transform_rows(guarded: bool) -> Statement:
-        def read(column: Index, tap: int, channel: Index) -> Any:
-            row = top + tap
-            at = [image, row, column - images.left, channel]
-            value = load(images.buffer, at).astype("float32")
-            # Not a `Select` over a clamped row, which reads either way: TVM would drop the clamping
-            # where the condition implies it, and read outside of the tensor.
-            inside = tirx.all(row >= 0, row < images.rows)
-            return tirx.if_then_else(inside, value, tirx.const(0, "float32")) if guarded else value
+    lowest_row, highest_row = -images.top, (tiling.down - 1) * tiling.step + taps - 1 - images.top
+    may_be_outside = lowest_row < 0 or highest_row >= images.rows
 
-        def transform_column(column: Index, vector: Index) -> Statement:
-            return _applied(
-                matrix,
-                lanes,
-                lambda tap, lane: read(column + first_inside, tap, vector * lanes + lane),
-                lambda i, lane, value: store(
-                    strip, [index(i), column + first_inside, vector * lanes + lane], value
-                ),
-            )
+    def read(column: Index, tap: int, channel: Index, guarded: bool) -> Any:
+        row = top + tap
+        at = [image, row, column - images.left, channel]
+        value = load(images.buffer, at).astype("float32")
+        # Not a `Select` over a clamped row, which reads either way: TVM would drop the clamping
+        # where the condition implies it, and read outside of the tensor.
+        inside = tirx.all(row >= 0, row < images.rows)
+        return tirx.if_then_else(inside, value, tirx.const(0, "float32")) if guarded else value
 
-        return serial(
-            end_inside - first_inside,
-            lambda column: serial(vectors, lambda vector: transform_column(column, vector)),
+    # Most strips lie inside of the image from top to bottom; one condition finds out, so that only
+    # the others have a guard at each read.
+    def load_column(loads: Callable[..., Statement]) -> Statement:
+        if not may_be_outside:
+            return loads(guarded=False)
+        inside = tirx.all(top >= 0, top + (taps - 1) < images.rows)
+        return tirx.IfThenElse(inside, loads(guarded=False), loads(guarded=True))
+
+    def transform_column(column: Index, vector: Index) -> Statement:
+        return _applied(
+            matrix,
+            lanes,
+            lambda tap, lane, guarded=False: read(
+                column + first_inside, tap, vector * lanes + lane, guarded
+            ),
+            lambda i, lane, value: store(
+                strip, [index(i), column + first_inside, vector * lanes + lane], value
+            ),
+            load_column,
         )
+
+    vertical_pass = serial(
+        end_inside - first_inside,
+        lambda column: serial(vectors, lambda vector: transform_column(column, vector)),
+    )
 
     # Columns in the border are zero whatever their rows are: sums of zeros.
     def blank_columns(start: int, end: int) -> list[Statement]:
@@ -148,15 +162,6 @@ def strip_factors(
                 ),
             )
         ]
-
-    lowest_row, highest_row = -images.top, (tiling.down - 1) * tiling.step + taps - 1 - images.top
-    # Most strips lie inside of the image from top to bottom; one condition finds out, so that only
-    # the others have a guard at each read.
-    if lowest_row < 0 or highest_row >= images.rows:
-        inside = tirx.all(top >= 0, top + (taps - 1) < images.rows)
-        vertical_pass = tirx.IfThenElse(inside, transform_rows(False), transform_rows(True))
-    else:
-        vertical_pass = transform_rows(False)
 
     def transform_tile(across: Index, i: Index, vector: Index) -> Statement:
         return _applied(
@@ -242,8 +247,8 @@ def results(
     """
     outputs, products = len(matrix), len(matrix[0])
     half = registers("half", (outputs, products, lanes))
-    full = registers("whole", (outputs, outputs, lanes))
-    vertical_pass = unrolled(
+    row = registers("row", (outputs, lanes))
+    vertical_pass = serial(
         products,
         lambda j: _applied(
             matrix,
@@ -252,27 +257,26 @@ def results(
             lambda i, lane, value: store(half, [index(i), j, lane], value),
         ),
     )
-    horizontal_pass = unrolled(
-        outputs,
-        lambda i: _applied(
+
+    def finish_row(i: Index) -> Statement:
+        horizontal_pass = _applied(
             matrix,
             lanes,
             lambda j, lane: load(half, [i, index(j), lane]),
-            lambda j, lane, value: store(full, [i, index(j), lane], value),
-        ),
-    )
-    store_results = unrolled(
-        outputs,
-        lambda i: unrolled(outputs, lambda j: put(i, j, lambda lane: load(full, [i, j, lane]))),
-    )
-    return block("scratch", vertical_pass, horizontal_pass, store_results, buffers=[half, full])
+            lambda j, lane, value: store(row, [index(j), lane], value),
+        )
+        store_row = unrolled(outputs, lambda j: put(i, j, lambda lane: load(row, [j, lane])))
+        return block("scratch", horizontal_pass, store_row, buffers=[row])
+
+    return block("scratch", vertical_pass, serial(outputs, finish_row), buffers=[half])
 
 
 def _applied(
     matrix: Matrix,
     lanes: int,
-    read: Callable[[int, Index], Any],
+    read: Callable[..., Any],
     put: Callable[[int, Index, Any], Statement],
+    load_inputs: Callable[[Callable[..., Statement]], Statement] = lambda loads: loads(),
 ) -> Statement:
     """The statement that applies a matrix to vectors.
 
@@ -285,13 +289,21 @@ def _applied(
     put : callable
         Given the number of an output (a row of the matrix), the lane, and the value, returns the
         statement that stores it.
+    load_inputs : callable
+        Given a function that returns the statement that loads all inputs, returns what does so by
+        it; the function hands its arguments on to `read`.
     """
     # Each input is loaded once, and serves all outputs.
     inputs = len(matrix[0])
     loaded = registers("taken", (inputs, lanes))
 
-    def load_input(j: int) -> Statement:
-        return vectorized(lanes, lambda lane: store(loaded, [index(j), lane], read(j, lane)))
+    def load_input(j: int, **options: Any) -> Statement:
+        return vectorized(
+            lanes, lambda lane: store(loaded, [index(j), lane], read(j, lane, **options))
+        )
+
+    def loads(**options: Any) -> Statement:
+        return sequence(*(load_input(j, **options) for j in range(inputs)))
 
     def value(i: int, lane: Index) -> Any:
         return _combined(matrix[i], [load(loaded, [index(j), lane]) for j in range(inputs)])
@@ -299,10 +311,8 @@ def _applied(
     def store_output(i: int) -> Statement:
         return vectorized(lanes, lambda lane: put(i, lane, value(i, lane)))
 
-    statements = [load_input(j) for j in range(inputs)]
-    return block(
-        "scratch", *statements, *(store_output(i) for i in range(len(matrix))), buffers=[loaded]
-    )
+    outputs = map(store_output, range(len(matrix)))
+    return block("scratch", load_inputs(loads), *outputs, buffers=[loaded])
 
 
 def _combined(coefficients: Sequence[Any], terms: Sequence[Any]) -> Any:
