@@ -58,6 +58,7 @@ lower/cpu/test_vector_math.py
 lower/cpu/winograd/test_form.py
 lower/cpu/winograd/test_nest.py::forward-1x8x8x16x16-1111
 lower/cuda/library/test_problems.py
+lower/cuda/tensor_cores/test_kernel.py::test_products_of_halves_are_taken[bfloat16]
 lower/cuda/test_schedule.py
 lower/cuda/test_stages.py
 lower/fusion/test_multi_output.py

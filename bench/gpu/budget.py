@@ -37,8 +37,10 @@ from graphgrad.ir.kernel_structure import static
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
-from graphgrad.lower.cuda.library.cost import RATES, bytes_moved, seconds_by_library
+from graphgrad.lower.cuda.library.cost import RATES, Rates, bytes_moved, seconds_by_library
 from graphgrad.lower.cuda.library.devices import capability_of, profile_of
+from graphgrad.lower.cuda.rows import WARP
+from graphgrad.lower.cuda.tensor_cores.device import TF32, multiplied
 from graphgrad.runtime.cudnn.engine import NAME
 from graphgrad.runtime.cudnn.plans import Plan
 
@@ -161,7 +163,7 @@ def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
     between = [] if root is None else list(root.alloc_buffers)
     between += [allocation.buffer for allocation in nodes_in(func.body, tirx.AllocBuffer)]
     moved += 2 * sum(_bytes(buffer) for buffer in between if buffer.scope() == "global")
-    computed = _operations(func) / rates.single
+    computed = _operations(func) / rates.single + _seconds_on_tensor_cores(func, rates)
     launched = max(launches, 1)
     return Call(name, launched, moved, max(moved / rates.bytes, computed, launched * rates.launch))
 
@@ -179,6 +181,29 @@ def _operations(func: tirx.PrimFunc) -> int:
         points = math.prod(static(each.dom.extent) or 1 for each in block.iter_vars)
         total += points * (2 if block.init is not None else 1)
     return total
+
+
+def _seconds_on_tensor_cores(func: tirx.PrimFunc, rates: Rates) -> float:
+    """The time of what warps multiply on tensor cores, in each trip of the loop over stages."""
+    total = 0.0
+    for launch in nodes_in(func.body, tirx.For):
+        thread = launch.thread_binding
+        if thread is None or str(thread.thread_tag) != "blockIdx.x":
+            continue
+        for stages in nodes_in(launch.body, tirx.For):
+            if int(stages.kind) != tirx.ForKind.SERIAL:
+                continue
+            for number, operations in filter(None, map(multiplied, nodes_in(stages, tvm.ir.Call))):
+                warps = _threads(launch) // WARP
+                done = int(launch.extent) * warps * (int(stages.extent) - 1) * operations
+                total += done / (rates.tf32 if number == TF32 else rates.half)
+    return total
+
+
+def _threads(launch: Any) -> int:
+    """Threads of a block."""
+    loops = [each for each in nodes_in(launch.body, tirx.For) if each.thread_binding is not None]
+    return math.prod(int(each.extent) for each in loops)
 
 
 def shortfalls(budgets: Sequence[Budget], ratchet: Mapping[str, Mapping[str, float]]) -> list[str]:

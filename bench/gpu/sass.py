@@ -1,17 +1,19 @@
 """What our CUDA kernels are made of, and whether that is what memory-bound kernels need. No GPU.
 
-    python bench/gpu/sass.py [MODEL …] [--dtype float32] [--arch sm_90] [--check] [--json FILE]
+    python bench/gpu/sass.py [MODEL …] [--dtype float32] [--own] [--arch sm_90] [--check]
+                             [--json FILE]
 
 Compiles a model's training step and disassembles it. Needs nvcc, and NVIDIA's disassembler
 (``pip install 'graphgrad[cuda-sass]'``). A model is one of `full_networks`, as `train_step`
-compiles it, or a family of the compile matrix, at small width and batch 4.
+compiles it, or a family of the compile matrix, at small width and batch 4. `--own` leaves
+contractions to kernels of ours, as where cuDNN is not installed.
 
 Of the bytes of global memory that maps and reductions move in a step, it tells how many move in
 accesses of 128 bits. A tensor counts once for each kernel that reads or writes it, with the widths
 of the accesses that the kernel has of it, as PTX shows them. `--check` exits with 1 and names each
 kernel that falls short: that spills registers or computes in float64 in a program without float64,
-that reduces rows without shuffles, or, if less than 95 % of the bytes move in 128-bit accesses, one
-that moves many others.
+that reduces rows without shuffles, that contracts in low precision without tensor cores, or, if
+less than 95 % of the bytes move in 128-bit accesses, one that moves many others.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from tvm import relax, tirx
 from tvm.tirx.build import split_host_device_mods
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import stages, static, volume
+from graphgrad.ir.kernel_structure import stages, static, uses, volume
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
@@ -49,7 +51,8 @@ from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.lower.cuda.lowering import PIPELINE
 from graphgrad.lower.cuda.reduction import along_terms
 from graphgrad.lower.cuda.schedule import Kernel as Schedule
-from graphgrad.lower.kernels.contraction import reuses_operands
+from graphgrad.lower.cuda.tensor_cores.kernel import MIN_EXTENT
+from graphgrad.lower.kernels.contraction import operands, reuses_operands
 from graphgrad.tvm_fixes.hooks import tir_passes
 
 WIDE = 16
@@ -130,13 +133,22 @@ class Kernel:
 
 @dataclass
 class Step:
-    """A training step as machine code."""
+    """A training step as machine code.
+
+    Attributes
+    ----------
+    model, dtype, arch : str
+    kernels : list of Kernel
+    row_functions, tensor_functions : set of str
+        Functions with long reductions along memory, and with contractions for tensor cores.
+    """
 
     model: str
     dtype: str
     arch: str
     kernels: list[Kernel]
     row_functions: set[str] = field(default_factory=set)
+    tensor_functions: set[str] = field(default_factory=set)
 
     @property
     def memory_bound(self) -> list[Kernel]:
@@ -150,12 +162,13 @@ class Step:
         return 1 - sum(kernel.narrow_bytes for kernel in self.memory_bound) / max(total, 1)
 
 
-def compiled_step(model: str, dtype: str, arch: str) -> Step:
+def compiled_step(model: str, dtype: str, arch: str, libraries: bool = True) -> Step:
     """Compile a model's training step and take it apart."""
     target = gg.target({"kind": "cuda", "arch": arch})
     schedules: list[Schedule] = []
+    tf32 = dtype == "tf32"
     mod = _program(model, dtype, arch)
-    lowered = pipeline.lower(mod, target, schedules, tf32=dtype == "tf32")
+    lowered = pipeline.lower(mod, target, schedules, libraries=libraries, tf32=tf32)
     functions = dict(_device_functions(lowered, target))
     executable = pipeline.generate(lowered, target)
     calls = Counter(re.findall(r"^  call +(\S+)", executable.as_text(), re.MULTILINE))
@@ -165,8 +178,15 @@ def compiled_step(model: str, dtype: str, arch: str) -> Step:
         for source in executable_sources(executable)
         for kernel in _kernels(source, arch, functions, calls, by_name)
     ]
-    row_functions = {s.name for s in schedules if s.given is not None and _reduces_rows(s.given)}
-    return Step(model, dtype, arch, kernels, row_functions)
+    given = {s.name: s.given for s in schedules if s.given is not None}
+    return Step(
+        model,
+        dtype,
+        arch,
+        kernels,
+        {name for name, func in given.items() if _reduces_rows(func)},
+        {name for name, func in given.items() if _is_for_tensor_cores(func, tf32)},
+    )
 
 
 def _program(model: str, dtype: str, arch: str) -> tvm.IRModule:
@@ -219,7 +239,7 @@ def _kind(func: tirx.PrimFunc, schedule: Schedule | None, counts: Counter[str]) 
         return HANDMADE
     if any(map(arrives_last, nodes_in(func.body, tvm.ir.Call))):
         return REDUCTION  # Of columns: its threads combine what they have in shared memory.
-    if counts["LDS"] and _loops(func):
+    if (counts["LDS"] or counts["LDSM"]) and _loops(func):
         return CONTRACTION  # Maps by tiles in shared memory have no loops.
     return REDUCTION if counts["SHFL"] or _loops(func) else MAP
 
@@ -279,6 +299,24 @@ def _reduces_rows(func: tirx.PrimFunc) -> bool:
     )
 
 
+def _is_for_tensor_cores(func: tirx.PrimFunc, tf32: bool) -> bool:
+    """Whether a PrimFunc, not scheduled yet, has a contraction of numbers that tensor cores take.
+
+    Its factors share the terms, and each has rows or columns of its own.
+    """
+    numbers = ("bfloat16", "float16", *(("float32",) if tf32 else ()))
+    for stage in stages(func) or []:
+        pair = operands(stage)
+        if pair is None or not all(str(load.source.dtype) in numbers for load in pair):
+            continue
+        along = [(axis, [uses(load, axis.var) > 0 for load in pair]) for axis in stage.axes]
+        own = ([a for a, used in along if used == kind] for kind in ([True, False], [False, True]))
+        shared = [axis for axis, used in along if axis.reduced and all(used)]
+        if all(volume(axes) >= MIN_EXTENT for axes in (*own, shared)):
+            return True
+    return False
+
+
 def shortfalls(step: Step) -> list[str]:
     """What falls short of what memory-bound kernels need, in words."""
     found = []
@@ -289,12 +327,18 @@ def shortfalls(step: Step) -> list[str]:
         counts = step.dtype != "float64" and kernel.threads > 1
         if counts and (doubles := kernel.number(*_DOUBLES)):
             found.append(f"{kernel.name} computes in float64: {doubles} instructions")
+    multiplying = {kernel.function for kernel in step.kernels if kernel.number(*_TENSOR_CORES)}
     shuffling = {kernel.function for kernel in step.kernels if kernel.number("SHFL")}
     called = {kernel.function for kernel in step.kernels}
     for function in sorted(called - shuffling):
         if _scheduled_name(function) not in step.row_functions:
             continue
         found.append(f"{function} reduces rows without shuffles")
+    found += [
+        f"{function} contracts in {step.dtype} without tensor cores"
+        for function in sorted(called - multiplying)
+        if _scheduled_name(function) in step.tensor_functions
+    ]
     if step.wide_share < MIN_WIDE_SHARE:
         narrow = sorted(step.memory_bound, key=lambda kernel: -kernel.narrow_bytes)
         found += [
@@ -340,6 +384,7 @@ def _arguments() -> argparse.Namespace:
     default = ["resnet18-64", "resnet50-64", "encoder-64"]
     parser.add_argument("models", nargs="*", default=default, metavar="MODEL")
     parser.add_argument("--dtype", default="float32", help="of a family, or a network's precision")
+    parser.add_argument("--own", action="store_true", help="contractions by kernels of ours alone")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something falls short")
     parser.add_argument("--json", type=Path, help="a file for all that is found")
@@ -351,7 +396,10 @@ def main() -> int:
     arguments = _arguments()
     # Only the parts of a binary that is not compressed can be told.
     os.environ["NVCC_APPEND_FLAGS"] = "--no-compress"
-    steps = [compiled_step(model, arguments.dtype, arguments.arch) for model in arguments.models]
+    steps = [
+        compiled_step(model, arguments.dtype, arguments.arch, not arguments.own)
+        for model in arguments.models
+    ]
     missing = {step.model: shortfalls(step) for step in steps}
     for step in steps:
         print(f"{step.model} {step.dtype} {step.arch}")
@@ -368,7 +416,10 @@ def main() -> int:
 
 
 def _plain(step: Step) -> dict[str, Any]:
-    return {**asdict(step), "row_functions": sorted(step.row_functions)}
+    return {
+        **asdict(step),
+        **{name: sorted(getattr(step, name)) for name in ("row_functions", "tensor_functions")},
+    }
 
 
 if __name__ == "__main__":

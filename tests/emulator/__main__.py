@@ -16,8 +16,9 @@ What it does not: anything about time; races that neither order shows, since mem
 consistent and a thread runs on until it waits; reads outside an allocation that land in its guard
 zone give NaN, others within TVM's pools nothing; the values of CUDA's own mathematical functions
 (those of the host are used, and products are not fused with sums); conversions of floats that no
-integer holds; inline PTX, streams that overlap, clusters and tensor cores. Graphs are recorded from
-a stream and replayed; what cannot be recorded is refused.
+integer holds; inline PTX but for what `device.h` has of it (products of tensor cores are rounded
+once, which a GPU does not promise), streams that overlap and clusters. Graphs are recorded from a
+stream and replayed; what cannot be recorded is refused.
 
 Environment variables: ``GRAPHGRAD_EMULATOR_MEMORY`` (bytes of the device; 8 GiB),
 ``GRAPHGRAD_EMULATOR_CAPABILITY`` (``9.0``), ``GRAPHGRAD_EMULATOR_DEVICES`` (1; 0: none).

@@ -171,6 +171,133 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = emulator::kWarp,
   return emulator::from_lane(mask, value, inside ? source : me, line);
 }
 
+// Instructions of PTX that kernels have inline: `translate.py` makes calls of them.
+
+inline std::size_t __cvta_generic_to_shared(const void* address) {
+  return reinterpret_cast<std::size_t>(address);
+}
+
+namespace emulator {
+
+// What all lanes of a warp have passed; none goes on before all have read what they need of it.
+template <typename T, typename Read>
+void among_lanes(const T& mine, unsigned line, Read read) {
+  const std::uint64_t* passed =
+      services->exchange(0xffffffff, reinterpret_cast<std::uintptr_t>(&mine), line);
+  for (int i = 0; i < kWarp; ++i)
+    if (passed[i] == ~std::uint64_t{0}) services->fault(line, "some lanes of the warp are not here");
+  read([passed](int lane) -> const T& { return *reinterpret_cast<const T*>(passed[lane]); });
+  services->exchange(0xffffffff, 0, line);
+}
+
+namespace ptx {
+
+// Four 8 by 8 matrices of 16 bits: lane l has the address of row l % 8 of matrix l / 8. Of each
+// matrix it gets the elements 2 (l % 4) and one more of row l / 4; transposed, of that column.
+inline void ldmatrix(unsigned* registers, std::size_t address, bool transposed, unsigned line) {
+  if (address % 16) services->fault(line, "ldmatrix from an address that is no multiple of 16");
+  among_lanes(address, line, [&](auto address_of) {
+    const int me = lane();
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      std::uint16_t pair[2];
+      for (int i = 0; i < 2; ++i) {
+        const int major = me / 4, minor = me % 4 * 2 + i;
+        const int row = transposed ? minor : major, column = transposed ? major : minor;
+        const auto* begin = reinterpret_cast<const std::uint16_t*>(address_of(matrix * 8 + row));
+        pair[i] = begin[column];
+      }
+      registers[matrix] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
+    }
+  });
+}
+
+#define EMULATED_LDMATRIX(name, transposed)                                                    \
+  inline void name(unsigned& a, unsigned& b, unsigned& c, unsigned& d, std::size_t address,    \
+                   unsigned line = __builtin_LINE()) {                                         \
+    unsigned registers[4];                                                                     \
+    ldmatrix(registers, address, transposed, line);                                            \
+    a = registers[0], b = registers[1], c = registers[2], d = registers[3];                    \
+  }
+EMULATED_LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_shared_b16, false)
+EMULATED_LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16, true)
+#undef EMULATED_LDMATRIX
+
+inline float of_bf16(std::uint16_t bits) {
+  const unsigned wide = static_cast<unsigned>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+inline float of_f16(std::uint16_t bits) {
+  __half value;
+  std::memcpy(&value, &bits, sizeof bits);
+  return static_cast<float>(value);
+}
+
+// The low 13 bits do not count.
+inline float of_tf32(std::uint32_t bits) {
+  bits &= 0xffffe000;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+struct Fragments {
+  unsigned a[4], b[2];
+};
+
+// d = a b + c of an m16n8 product whose terms have the type `Bits`. The terms of a lane's registers
+// are those of t = l % 4: t itself of 32 bits, 2 t and 2 t + 1 of 16; a1 and a3 are of 8 rows
+// further on, a2, a3 and b1 of half of the terms further on. Exact but for the last rounding.
+template <typename Bits>
+void mma_m16n8(float* c, const Fragments& mine, float (*number)(Bits), unsigned line) {
+  constexpr int packed = sizeof(unsigned) / sizeof(Bits), terms = 8 * packed;
+  among_lanes(mine, line, [&](auto of_lane) {
+    auto element = [&](unsigned word, int term) {
+      Bits parts[packed];
+      std::memcpy(parts, &word, sizeof word);
+      return static_cast<double>(number(parts[term % packed]));
+    };
+    const int me = lane();
+    for (int i = 0; i < 4; ++i) {
+      const int row = me / 4, column = me % 4 * 2 + i % 2, lower = i / 2;
+      double sum = c[i];
+      for (int term = 0; term < terms; ++term) {
+        const int second = term / (terms / 2), thread = term % (terms / 2) / packed;
+        const unsigned a = of_lane(row * 4 + thread).a[lower + 2 * second];
+        const unsigned b = of_lane(column * 4 + thread).b[second];
+        sum += element(a, term) * element(b, term);
+      }
+      c[i] = static_cast<float>(sum);
+    }
+  });
+}
+
+#define EMULATED_MMA(name, Bits, number)                                                       \
+  inline void name(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1,       \
+                   unsigned a2, unsigned a3, unsigned b0, unsigned b1,                         \
+                   unsigned line = __builtin_LINE()) {                                         \
+    float c[4] = {c0, c1, c2, c3};                                                             \
+    mma_m16n8<Bits>(c, {{a0, a1, a2, a3}, {b0, b1}}, number, line);                            \
+    c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];                                                \
+  }
+EMULATED_MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, std::uint16_t, of_bf16)
+EMULATED_MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, std::uint16_t, of_f16)
+EMULATED_MMA(mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32, std::uint32_t, of_tf32)
+#undef EMULATED_MMA
+
+// To the nearest number of 10 bits of mantissa, ties away from zero.
+inline void cvt_rna_tf32_f32(unsigned& rounded, float value) {
+  std::memcpy(&rounded, &value, sizeof rounded);
+  if (std::isfinite(value)) rounded += 0x1000;
+  rounded &= 0xffffe000;
+  if (std::isnan(value)) rounded = 0x7fffffff;
+}
+
+}  // namespace ptx
+}  // namespace emulator
+
 // Atomic functions: threads are never interrupted.
 
 template <typename T>

@@ -1,7 +1,8 @@
 """From CUDA source to C++ that the host compiler takes, with a table of the kernels in it.
 
-The source stays as it is, line by line, but for the storage of shared memory. What it calls is
-supplied by ``device.h``; what is appended tells the emulated driver how to launch each kernel.
+The source stays as it is, line by line, but for the storage of shared memory and inline PTX. What
+it calls is supplied by ``device.h``; what is appended tells the emulated driver how to launch each
+kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\((\d+)[^)]*\))?\s*(\w+)\s*\('
 )
 _PREPROCESSOR = re.compile(r"^[ \t]*#(?:.*\\\n)*.*", re.MULTILINE)
-_SYNCHRONIZES = re.compile(r"\b(__syncthreads(?:_or)?|__syncwarp|__activemask|__shfl\w*_sync)\b")
+_SYNCHRONIZES = re.compile(
+    r"\b(__syncthreads(?:_or)?|__syncwarp|__activemask|__shfl\w*_sync|ptx::\w+_sync_\w+)\b"
+)
+_ASSEMBLY = re.compile(r"\basm(?:\s+volatile)?\s*\(")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_OPERAND = re.compile(r'"[^"]*"\s*\(')
 _FUNCTION = re.compile(r"\b(\w+)\s*\([^()]*\)\s*\{")
 _ALIGNED = r"(?:(?:__align__|alignas)\(\d+\)\s*)?"
 _DYNAMIC_SHARED = re.compile(rf"extern\s+__shared__\s+{_ALIGNED}([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
@@ -47,6 +53,7 @@ def translate(source: str, most_units: int, least_characters: int) -> list[str]:
     least_characters : int
         Of the kernels in a unit.
     """
+    source = _with_instructions_as_calls(source)
     kernels = _kernels(source)
     common, cursor = [], 0
     for kernel in kernels:
@@ -60,10 +67,39 @@ def translate(source: str, most_units: int, least_characters: int) -> list[str]:
     ]
 
 
+def _with_instructions_as_calls(source: str) -> str:
+    """Return the source with a call in the place of each instruction of inline PTX.
+
+    The function is named after the instruction, dots as underscores; ``device.h`` has those that
+    are known. Its arguments are the operands in the order in which the instruction has them, once
+    each.
+    """
+    parts, cursor = [], 0
+    for match in _ASSEMBLY.finditer(source):
+        end = _closing(source, match.end(), "()")
+        body = source[match.end() : end - 1]
+        template = "".join(_STRING.findall(body[: body.index(":")]))
+        operands = [
+            body[at.end() : _closing(body, at.end(), "()") - 1]
+            for at in _OPERAND.finditer(body, body.index(":"))
+        ]
+        name = re.sub(r"\W+", "_", template.split()[0])
+        order = dict.fromkeys(int(number) for number in re.findall(r"%(\d+)", template))
+        arguments = ", ".join(operands[number] for number in order)
+        call = f"emulator::ptx::{name}({arguments})"
+        parts += [
+            source[cursor : match.start()],
+            call,
+            "\n" * source.count("\n", match.start(), end),
+        ]
+        cursor = end
+    return "".join([*parts, source[cursor:]])
+
+
 def _synchronizing(head: str) -> re.Pattern[str]:
     """Return what a kernel that synchronizes has in it: by itself, or by a function of `head`."""
     functions = {
-        match[1]: head[match.end() : _closing_brace(head, match.end())]
+        match[1]: head[match.end() : _closing(head, match.end(), "{}")]
         for match in _FUNCTION.finditer(head)
     }
     found = _SYNCHRONIZES
@@ -78,16 +114,16 @@ def _kernels(source: str) -> list[_Kernel]:
     for match in _KERNEL.finditer(source):
         body = re.compile(r"[^)]*\)\s*\{").match(source, match.end())
         if body:
-            end = _closing_brace(source, body.end())
+            end = _closing(source, body.end(), "{}")
             found.append(_Kernel(match[2], int(match[1] or 0), match.start(), end))
     return found
 
 
-def _closing_brace(source: str, start: int) -> int:
-    """Return the position behind the brace that closes one opened before `start`."""
+def _closing(source: str, start: int, pair: str) -> int:
+    """Return the position behind the brace that closes one of the pair opened before `start`."""
     depth = 1
-    for match in re.compile(r"[{}]").finditer(source, start):
-        depth += 1 if match[0] == "{" else -1
+    for match in re.compile(f"[{re.escape(pair)}]").finditer(source, start):
+        depth += 1 if match[0] == pair[0] else -1
         if not depth:
             return match.end()
     return len(source)

@@ -41,6 +41,13 @@ def architecture_of(compute_version: str) -> str:
     return "sm_" + compute_version.replace(".", "")
 
 
+def compute_capability(name: str) -> int:
+    """Ten times the compute capability of an architecture: 90 for ``"sm_90"``."""
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1] + match[2])
+
+
 def runs_on(name: str, compute_version: str, ptx: bool = True) -> bool:
     """Whether code for an architecture runs on a device of a compute capability.
 

@@ -58,7 +58,12 @@ class _Tiles(dlight.gpu.Matmul):
 
 def cut_long_sums(sch: Schedule, stage: Stage) -> None:
     """Cut the sums of a contraction into parts, if they are long or outputs are few."""
-    split = _sum_split(stage)
+    cut_sums(sch, stage, _least_parts(stage))
+
+
+def cut_sums(sch: Schedule, stage: Stage, min_parts: int) -> None:
+    """Cut the sums of a contraction into at least so many parts of equal length, if there are."""
+    split = _sum_split(stage, min_parts)
     if split is None:
         return
     axes, parts = split
@@ -147,11 +152,11 @@ def may_tile(stage: Stage) -> bool:
     return bool(left and right) and is_short
 
 
-def _sum_split(stage: Stage) -> tuple[int, int] | None:
-    """How many leading reduced axes to cut, as one, and into how many parts; None for no cut."""
+def _least_parts(stage: Stage) -> int:
+    """Into how many parts to cut the sums of a contraction, at least; 1 for other stages."""
     pair = operands(stage)
-    if pair is None or stage.axes[0].reduced or any(not axis.extent for axis in stage.axes):
-        return None
+    if pair is None or any(not axis.extent for axis in stage.axes):
+        return 1
     batch, left, right = _kinds(stage, pair)
     rows, columns = (
         math.ceil(volume(side) / tile) for side, tile in zip((left, right), _TILE, strict=True)
@@ -160,8 +165,12 @@ def _sum_split(stage: Stage) -> tuple[int, int] | None:
     min_parts = min(
         math.ceil(_MIN_BUSY_BLOCKS / (volume(batch) * rows * columns)), terms // _MIN_TERMS_PER_PART
     )
-    min_parts = max(min_parts, math.ceil(terms / _MAX_TERMS_PER_THREAD))
-    if min_parts <= 1:
+    return max(min_parts, math.ceil(terms / _MAX_TERMS_PER_THREAD))
+
+
+def _sum_split(stage: Stage, min_parts: int) -> tuple[int, int] | None:
+    """How many leading reduced axes to cut, as one, and into how many parts; None for no cut."""
+    if min_parts <= 1 or stage.axes[0].reduced:
         return None
     # Parts are of equal length. If there is no such number up to four times the least, the next
     # axis is taken in too.

@@ -1,6 +1,7 @@
 """Expressions that TVM's CUDA code generator refuses or makes inexact, rewritten.
 
-`widen_half` runs before lowering, `write_exact_expressions` on the finished device functions.
+`widen_half` and `wrap_narrowed` run before lowering, `write_exact_expressions` on the finished
+device functions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir.tensor import bits
+
 _MATHEMATICS = frozenset(
     f"tirx.{name}"
     for name in (
@@ -24,6 +27,8 @@ _MATHEMATICS = frozenset(
 ) | {"prim.log2"}
 """Functions of which CUDA has no form in half precision, or an approximate one."""
 
+
+_NARROW = ("int8", "uint8", "int16", "uint16")
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Max, tirx.Min)
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -47,6 +52,25 @@ def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
         ],
     )
     return func.with_body(body)
+
+
+def wrap_narrowed(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A PrimFunc that casts integers to narrower ones from numbers that these hold.
+
+    TVM refuses bounds that the narrow type does not hold. Compilers of machine code remove the
+    remainder: of what is cast, they take the low bits either way.
+    """
+
+    def wrapped(cast: Any) -> Any:
+        narrow, wide = (str(node.ty) for node in (cast, cast.value))
+        if narrow not in _NARROW or wide not in ("int32", "int64"):
+            return cast
+        count = 1 << bits(narrow)
+        least = 0 if narrow.startswith("u") else -count // 2
+        within = tirx.floormod(cast.value - tirx.const(least, wide), tirx.const(count, wide))
+        return tirx.Cast(narrow, within + tirx.const(least, wide))
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, wrapped)))
 
 
 def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -131,8 +155,8 @@ def _exact_constant(constant: Any) -> Any:
     if dtype != "float64" or not math.isfinite(value) or float(f"{value:.15f}") == value:
         return constant
     # 15 decimals are not the constant, so it is written as its 64 bits.
-    (bits,) = struct.unpack("q", struct.pack("d", value))
-    return tirx.call_pure_extern(dtype, "__longlong_as_double", tirx.const(bits, "int64"))
+    (word,) = struct.unpack("q", struct.pack("d", value))
+    return tirx.call_pure_extern(dtype, "__longlong_as_double", tirx.const(word, "int64"))
 
 
 def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:

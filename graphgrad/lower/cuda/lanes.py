@@ -136,6 +136,10 @@ def _widened(statement: Any, analyzer: Any) -> Any:
     """
     if isinstance(statement, tirx.SeqStmt):
         return sequence(*(_widened(part, analyzer) for part in statement.seq))
+    if isinstance(statement, tirx.Bind):
+        if str(statement.var.ty) in ("int32", "int64"):  # indices
+            analyzer.bind(statement.var, statement.value)
+        return statement
     if isinstance(statement, SBlockRealize):
         body = _widened(statement.block.body, analyzer)
         return replace_realized(statement, body=body)
@@ -154,6 +158,32 @@ def _widened(statement: Any, analyzer: Any) -> Any:
     if _LANES in statement.annotations:
         return _Lanes(statement, analyzer).statement()
     return with_body(statement, _widened(statement.body, analyzer))
+
+
+def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
+    """Whether the lanes of an access are neighbors in memory, from a multiple of their size.
+
+    Parameters
+    ----------
+    access : TensorLoad or BufferStore
+    lane : Var
+    lanes : int
+    analyzer : Analyzer
+        It knows the ranges of all variables.
+    """
+    buffer = buffer_of(access)
+    shape = [static(extent) for extent in buffer.shape]
+    if not is_vector_dtype(buffer) or buffer.scope() != "global" or None in shape:
+        return False
+    position = index(0)
+    for at, extent in zip(access.indices, shape, strict=True):
+        position = position * extent + index(at)
+    first = substitute_values(position, {lane: index(0)})
+    if not analyzer.can_prove_equal(position, first + lane):
+        return False
+    aligned = analyzer.modular_set(analyzer.simplify(first))
+    step = min(lanes, _WIDEST // _bytes(str(buffer.dtype)))
+    return int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
 
 
 class _Lanes:
@@ -230,20 +260,7 @@ class _Lanes:
         return statement if static(condition) else tirx.IfThenElse(condition, statement, None)
 
     def _is_wide(self, access: Any) -> bool:
-        """Whether the lanes of an access are neighbors in memory, from a multiple of their size."""
-        buffer = buffer_of(access)
-        shape = [static(extent) for extent in buffer.shape]
-        if not is_vector_dtype(buffer) or buffer.scope() != "global" or None in shape:
-            return False
-        position = index(0)
-        for at, extent in zip(access.indices, shape, strict=True):
-            position = position * extent + index(at)
-        first = substitute_values(position, {self._lane: index(0)})
-        if not self._analyzer.can_prove_equal(position, first + self._lane):
-            return False
-        aligned = self._analyzer.modular_set(self._analyzer.simplify(first))
-        step = min(self._lanes, _WIDEST // _bytes(str(buffer.dtype)))
-        return int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
+        return is_wide(access, self._lane, self._lanes, self._analyzer)
 
     def _in_range(self, access: Any) -> bool:
         """Whether a load is inside its tensor where it would not be made, too."""

@@ -23,7 +23,7 @@ from ...ir.kernel_structure import static
 from ...ir.rewrite import map_kernels
 from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import tir_passes
-from .intrinsics import widen_half, write_exact_expressions
+from .intrinsics import widen_half, wrap_narrowed, write_exact_expressions
 from .lanes import widen_accesses
 from .names import identifiers
 
@@ -258,7 +258,8 @@ def _pipeline() -> tuple[Any, Any, Any]:
             if str(func.attrs["target"].kind.name) != "cuda" or RUNS_ON_HOST in func.attrs
         )
         wide = _map_device_functions(mod, widen_accesses)
-        lowered = _lowered(_map_device_functions(wide, widen_half), lower)
+        exact = _map_device_functions(wide, lambda func: wrap_narrowed(widen_half(func)))
+        lowered = _lowered(exact, lower)
         refuse_host_code(lowered, host_functions)
         refuse_calls_of_the_host(lowered)
         refuse_beyond_limits(lowered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import tvm
 from tvm import tirx
@@ -29,14 +30,21 @@ class Rule:
     apply: Callable[[tirx.PrimFunc, tvm.target.Target], tirx.PrimFunc | None]
 
 
-RULES = (
-    Rule("tiles", tile_contractions),
-    Rule("elements", one_thread_per_element),
-    Rule("parallel", bind_parallel_loops),
-    Rule("serial", launch_statements),
-)
-"""Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there.
+def scheduling_rules(tf32: bool = False) -> tuple[Rule, ...]:
+    """Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there.
 
-``tiles`` and ``elements`` are for kernels made of stages, with and without contractions that are
-worth tiles; ``parallel`` and ``serial`` for those written by hand, with and without parallel loops.
-"""
+    ``tiles`` and ``elements`` are for kernels made of stages, with and without contractions that
+    are worth tiles; ``parallel`` and ``serial`` for those written by hand, with and without
+    parallel loops.
+
+    Parameters
+    ----------
+    tf32 : bool
+        Whether contractions of float32 may round their factors to TF32.
+    """
+    return (
+        Rule("tiles", partial(tile_contractions, tf32=tf32)),
+        Rule("elements", one_thread_per_element),
+        Rule("parallel", bind_parallel_loops),
+        Rule("serial", launch_statements),
+    )

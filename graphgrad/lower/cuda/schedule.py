@@ -18,7 +18,7 @@ from ...ir.kernel_calls import RUNS_ON_HOST
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_kernels
 from .lowering import SCHEDULED, check
-from .rules import RULES, Rule
+from .rules import Rule, scheduling_rules
 
 _MAX_REPORTED_KERNELS = 3
 """Kernels of which an error reports why each rule refused them; further ones are only named."""
@@ -51,7 +51,8 @@ def schedule_threads(
     mod: tvm.IRModule,
     target: tvm.target.Target,
     kernels: list[Kernel] | None = None,
-    rules: Sequence[Rule] = RULES,
+    rules: Sequence[Rule] | None = None,
+    tf32: bool = False,
 ) -> tvm.IRModule:
     """Schedule every PrimFunc but those of the host for a GPU.
 
@@ -61,7 +62,10 @@ def schedule_threads(
     target : Target
     kernels : list, optional
         Receives one `Kernel` per PrimFunc.
-    rules : sequence of Rule
+    rules : sequence of Rule, optional
+        In the place of `scheduling_rules`.
+    tf32 : bool
+        Whether contractions of float32 may round their factors to TF32.
 
     Raises
     ------
@@ -70,6 +74,7 @@ def schedule_threads(
     """
     scheduled_by_hash: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc, Kernel]]] = {}
     failed = []
+    tried = scheduling_rules(tf32) if rules is None else rules
 
     def scheduled(name: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
         if _is_for_host(func):
@@ -79,7 +84,7 @@ def schedule_threads(
             (entry for entry in same_hash if tvm_ffi.structural_equal(entry[0], func)), None
         )
         if known_result is None:
-            result, record = schedule_function(name.name_hint, func, target, rules)
+            result, record = schedule_function(name.name_hint, func, target, tried)
             if result is None:
                 failed.append(record)
                 return func
@@ -105,7 +110,10 @@ def _is_for_host(func: tirx.PrimFunc) -> bool:
 
 
 def schedule_function(
-    name: str, func: tirx.PrimFunc, target: tvm.target.Target, rules: Sequence[Rule] = RULES
+    name: str,
+    func: tirx.PrimFunc,
+    target: tvm.target.Target,
+    rules: Sequence[Rule] = scheduling_rules(),
 ) -> tuple[tirx.PrimFunc | None, Kernel]:
     """A PrimFunc scheduled by the first rule that fits, and the record of how it was found.
 

@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.s_tir import SBlockRealize
 
 from ...ir.kernel_structure import (
     Axis,
@@ -28,8 +29,9 @@ from ...ir.kernel_structure import (
     volume,
 )
 from ...ir.loops import block
+from ...ir.visits import nodes_in
 from ..cpu.rowwise import chains_of
-from ..kernels.epilogue import epilogues_of
+from ..kernels.epilogue import Epilogue, epilogues_of, permutation
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from ..kernels.unique_bindings import schedule_of
@@ -42,12 +44,13 @@ from .column_tiles import (
     may_tile_columns,
 )
 from .columns import columns_step
-from .contraction import cut_long_sums, may_tile, tiles, used_buffers
+from .contraction import cut_long_sums, cut_sums, may_tile, tiles, used_buffers
 from .joint_launches import flattened, join_launches
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
 from .row_chains import GPU, row_chain
 from .rows import rows_step
+from .tensor_cores.kernel import Product, is_plain, product_of, tensor_core_launch
 from .threads import one_thread_per_point
 from .transposed import transposed_launch
 
@@ -61,17 +64,31 @@ Launches = tuple[list[Any], list[Any]]
 """Device kernels in order, and the buffers through which they hand values to each other."""
 
 
-def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
-    """The PrimFunc with its contractions in tiles; None if none of its stages is tiled."""
+def tile_contractions(
+    func: tirx.PrimFunc, target: tvm.target.Target, tf32: bool = False
+) -> tirx.PrimFunc | None:
+    """The PrimFunc with its contractions in tiles; None if none of its stages is tiled.
+
+    Those that tensor cores take, of float32 with `tf32` alone, are theirs.
+    """
     kernel_stages = stages(func)
     if kernel_stages is None or not any(stage.reduced for stage in kernel_stages):
         return None
     sch = schedule_of(func)
-    for stage in inline_maps(sch, may_repeat, MAX_READERS):
-        cut_long_sums(sch, stage)
+    left = inline_maps(sch, may_repeat, MAX_READERS)
+    realized = {str(r.block.name_hint): r for r in nodes_in(sch.mod["main"].body, SBlockRealize)}
+    for stage in left:
+        product = product_of(stage, realized[stage.name], target, tf32)
+        if product is None:
+            cut_long_sums(sch, stage)
+        else:
+            cut_sums(sch, stage, product.parts)
     kernel = _Kernel(sch.mod["main"])
     for position, stage in enumerate(kernel.stages):
-        if may_tile(stage):
+        product = product_of(stage, kernel.realized(position), target, tf32)
+        if product is not None:
+            kernel.use_tensor_cores(position, product)
+        elif may_tile(stage):
             kernel.tile(position)
     return kernel.launched() if kernel.replaced else None
 
@@ -117,6 +134,31 @@ class _Kernel:
                 self.replaced.update({i: ([], []) for i in group})
                 self.replaced[max(group)] = tiled
                 return
+
+    def realized(self, position: int) -> Any:
+        """The realized block of the stage at a position."""
+        nest = loop_nest(self.nests[position])
+        assert nest is not None
+        return nest[1]
+
+    def use_tensor_cores(self, position: int, product: Product) -> None:
+        """Compute the product at a position on tensor cores, with the maps around it."""
+        stage = self.stages[position]
+        (store,) = stage.stores
+        before = [i for i in self._producers(position) if is_plain(self.stages[i])]
+        after, epilogues = [], []
+        for i in self._consumers(position):
+            reader = self.stages[i]
+            read = next(x for x in reader.loads if buffer_of(x).same_as(store.buffer))
+            along = permutation(stage, store, reader, read)
+            if along is not None:
+                after, epilogues = [i], [Epilogue(reader, store.buffer, along)]
+        group = [*before, position, *after]
+        maps = [self.stages[i] for i in before]
+        launch = tensor_core_launch(product, stage, self.nests[position], maps, epilogues)
+        # Where the last of them stood, all that any of them reads has been written.
+        self.replaced.update({i: ([], []) for i in group})
+        self.replaced[max(group)] = [launch], []
 
     def chain_rows(self) -> None:
         """Compute stages that go by the same rows in one launch, where the last of them stood."""

@@ -83,11 +83,11 @@ def _epilogue(
     # Each element of the map may read only one element of the result, though several times.
     if not all(tvm_ffi.structural_equal(load, loads[0]) for load in loads):
         return None
-    along = _permutation(stage, store, reader, loads[0])
+    along = permutation(stage, store, reader, loads[0])
     return None if along is None else Epilogue(reader, written, along)
 
 
-def _permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any, Axis] | None:
+def permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any, Axis] | None:
     """Which axis of the reader runs along which axis of the stage.
 
     None unless indices are axes as they are, and the long ones of both sides match one to one. Axes

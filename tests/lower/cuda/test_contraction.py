@@ -58,9 +58,10 @@ def test_products(m, k, n):
         tiled([a, b], [product(a, b)])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_dtypes(dtype):
-    a, b = tensor(33, 40, dtype=dtype), tensor(40, 70, dtype=dtype, name="b")
+@pytest.mark.parametrize(("dtype", "rows"), [("float64", 33), ("float16", 7)])
+def test_dtypes(dtype, rows):
+    """Of float16 those with too few rows for tensor cores."""
+    a, b = tensor(rows, 40, dtype=dtype), tensor(40, 70, dtype=dtype, name="b")
     result = tiled([a, b], [product(a, b, "float32" if dtype == "float16" else None)])
     assert "wmma" not in result.text
 

@@ -128,6 +128,22 @@ def test_bfloat16_knows_infinity_and_nan(value):
     assert re.search(r"\(nv_bfloat16\)-?CUDART_(INF|NAN)_F", cuda_source(mod))
 
 
+def test_casts_to_narrow_integers_of_more_than_they_hold():
+    """In two places, so that TVM binds a variable to them, whose bounds it asks for."""
+    mod = program(
+        lambda x, y: te.compute(
+            x.shape,
+            lambda i: sum(
+                tirx.Select(z[i] == (i - 444).astype("int8"), z[i], tirx.const(0, "int8"))
+                for z in (x, y)
+            ),
+        ),
+        [(1000,)] * 2,
+        ["int8"] * 2,
+    )
+    assert "196) & 255) - 128" in cuda_source(mod)  # 196 is -444 + 128 + 512
+
+
 def everything(x, y):
     """Every function, conversion and constant that may need care, of two elements of a dtype."""
     dtype = str(x.ty)

@@ -10,7 +10,7 @@ import graphgrad as gg
 from graphgrad.errors import LoweringError
 from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources
-from graphgrad.lower.cuda.rules import RULES, Rule
+from graphgrad.lower.cuda.rules import Rule, scheduling_rules
 from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_threads
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
@@ -75,7 +75,7 @@ def test_every_kernel_is_device_code(network, arch):
     # What updates all parameters is made of scheduled kernels, and of no rule itself.
     of_rules = [name for name in kernels(mod) if "_horizontal" not in name]
     assert {name.removesuffix("_in_place") for name in of_rules} <= {r.name for r in records}
-    assert {record.rule for record in records} <= {rule.name for rule in RULES}
+    assert {record.rule for record in records} <= {rule.name for rule in scheduling_rules()}
     executable = pipeline.generate(mod, gpu(arch))
     (source,) = executable_sources(executable)
     on_device = set(re.findall(r"(\w+?)_kernel(?:_\d+)?\(", source))

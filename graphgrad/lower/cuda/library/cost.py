@@ -65,7 +65,10 @@ def _rate_of(plan: Plan) -> float:
 
 
 def seconds_by_own(problem: Problem, architecture: int) -> float:
-    """The time of a problem by a kernel of ours, which uses no tensor cores."""
+    """The time of a problem by a kernel of ours, as if that used no tensor cores.
+
+    Those that do were never timed; libraries' kernels are known to be good.
+    """
     rates = RATES[architecture]
     computed = problem.operations / (rates.single * _OWN_SHARE)
     return max(problem.bytes / rates.bytes, computed, rates.launch)
