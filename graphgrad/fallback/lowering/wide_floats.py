@@ -79,12 +79,15 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def is_left_narrow(func: tirx.PrimFunc) -> bool:
     """Whether a function has bfloat16 that TVM does not compute as float32, or not rightly.
 
-    It compares numbers that it has computed, and not read; or it calls functions of bfloat16, of
-    which there are none in vectors.
+    It compares numbers that it has computed, and not read; or it binds what it reads to variables;
+    or it calls functions of bfloat16, of which there are none in vectors.
     """
     if _NARROW not in _dtypes(func):
         return False
     if any(str(call.ty) == _NARROW for call in nodes_in(func.body, tvm.ir.Call)):
+        return True
+    bound = [binding.value for binding in nodes_in(func.body, (prim.Let, tirx.Bind))]
+    if any(str(load.ty) == _NARROW for load in nodes_in(bound, tvm.ir.TensorLoad)):
         return True
     widening = _widening_of(func)
     return any(

@@ -52,8 +52,12 @@ _TILES = {"amx-bf16": TILES, "amx-tile": "amx_tile"}
 
 
 def uses_tiles(target: tvm.target.Target) -> bool:
-    """Whether an llvm target asks for products in tile registers: not by its processor's name."""
-    return "+amx-bf16" in map(str, target.attrs.get("mattr", ()))
+    """Whether an llvm target asks for products in tile registers: not by its processor's name.
+
+    Of features that are given and taken away, the last mention counts, as for LLVM.
+    """
+    mentions = [str(each) for each in target.attrs.get("mattr", ()) if str(each)[1:] == "amx-bf16"]
+    return mentions[-1:] == ["+amx-bf16"]
 
 
 def used_features(target: tvm.target.Target) -> dict[str, str]:

@@ -53,7 +53,7 @@ _MIN_THREADS = 1 << 14
 _ROW_THREADS = (WARP, 128, 256, 512, 1024)
 """Threads that may have a row together."""
 
-_KEPT_BYTES = {WARP: 256, 128: 256, 256: 256, 512: 256, 1024: 96}
+_KEPT_BYTES = dict.fromkeys(_ROW_THREADS, 256) | {1024: 96}
 """Bytes of a row, of all tensors together, that each of so many threads has registers for."""
 
 _MOST_VECTORS = 64
@@ -196,9 +196,8 @@ class _Launch:
                 if (
                     elements * (must + may * keeps) <= _KEPT_BYTES[threads]
                     and ceil_div(vectors, threads) <= _MOST_VECTORS
+                    and self._chain.rows * threads >= _MIN_THREADS
                 ):
-                    if self._chain.rows * threads < _MIN_THREADS:
-                        raise _UnfitError
                     return threads, keeps
         raise _UnfitError
 

@@ -275,11 +275,12 @@ class _Launch:
             From the numbers of a row and of a vector in it to a statement.
         """
         vectors = length // lanes
-        run = min(run, vectors, WARP)
+        # A vector may be longer than the run, and the tile lower than what is left of a warp.
+        run = max(min(run, vectors, WARP), 1)
         trip = variable("trip")
         count = vectors * rows
         number = trip * THREADS + self._thread
-        depth = WARP // run
+        depth = min(WARP // run, rows)
         high, far, low, near = unravel(number, [rows // depth, vectors // run, depth, run])
         row, vector = high * depth + low, far * run + near
         statement = body(row, vector)

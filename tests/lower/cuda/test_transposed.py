@@ -49,6 +49,29 @@ def test_narrow_tensors(shape):
     assert tiled(result)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tensors_chosen_by_a_mask(dtype):
+    """The mask's vectors are 16 elements, all of a short axis, and so are those of the result."""
+    x, mask = tensor(32, 64, 16, dtype=dtype), tensor(32, 16, 64, dtype="int8", name="mask")
+
+    def chosen(condition, value):
+        return tirx.Select(condition > tirx.const(0, "int8"), value, tirx.const(0, dtype))
+
+    result = run(
+        [x, mask],
+        [compute((32, 16, 64), lambda b, i, j: chosen(mask[b, i, j], x[b, j, i]))],
+    )
+    result.agree()
+    assert tiled(result)
+
+
+def test_narrow_tensors_made_wide():
+    x = tensor(256, 128, dtype="int8")
+    result = run([x], [compute((128, 256), lambda i, j: x[j, i].astype("float64"))])
+    result.agree()
+    assert tiled(result)
+
+
 def test_maps_of_several_tensors():
     x, y, z, s = tensor(96, 200), tensor(96, 200, name="y"), tensor(200, 96, name="z"), tensor(96)
     result = run(

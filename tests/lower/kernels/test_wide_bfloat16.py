@@ -3,8 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from tvm import te, tirx
+import tvm
+from tvm import relax, te, tirx
 
+import graphgrad as gg
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.cpu.nan import vectorize_nan_tests
 from graphgrad.lower.kernels.wide_bfloat16 import widen_arithmetic
 from tests.lower.kernel_programs import run, tensor
@@ -81,3 +84,20 @@ def test_what_is_chosen_by_a_comparison_is_stored():
     product = (x * y).astype(ml_dtypes.bfloat16).astype("float32")
     expected = np.where(product < stored, x + y, stored * x).astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(results.scheduled[0], expected)
+
+
+@pytest.mark.parametrize("is_cast", [False, True], ids=["in bfloat16", "after a cast"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places_of_extrema(name, is_cast):
+    """Their kernels bind what they read to variables."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((40, 33), "bfloat16"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            read = builder.emit(relax.op.astype(x, "float32")) if is_cast else x
+            result = builder.emit_output(getattr(relax.op, name)(read, 1))
+        builder.emit_func_output(result)
+    values = numbers(0)[: 40 * 33].reshape(40, 33)
+    compiled = relax.VirtualMachine(gg.compile(builder.get()), tvm.cpu())
+    places = compiled["main"](to_tensor(values)).numpy()
+    np.testing.assert_array_equal(places, getattr(np, name)(values.astype("float32"), 1))

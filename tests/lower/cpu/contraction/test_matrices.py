@@ -164,6 +164,8 @@ def test_ordinary_targets_have_none():
     asked = target(SAPPHIRE_RAPIDS)
     assert processor_of(asked).multiplies_matrices
     assert {"amx_bf16", "amx_tile"} <= set(used_features(asked).values())
+    taken_away = target({**SAPPHIRE_RAPIDS, "mattr": ["+amx-bf16", "-amx-bf16"]})
+    assert "amx_bf16" not in used_features(taken_away).values()
     with pytest.raises(TargetError, match="need the vector instructions of avx512bf16"):
         target({**SAPPHIRE_RAPIDS, "mcpu": "x86-64-v4"})
 
