@@ -87,10 +87,10 @@ def totals(
 
     `other` is what the step takes beside its kernels, which is serial.
     """
-    found = [_predicted(call, cores, machine) for call in calls]
-    lost = {name: sum(getattr(each, name) for each in found) for name in LOSSES}
+    predictions = [_predicted(call, cores, machine) for call in calls]
+    lost = {name: sum(getattr(each, name) for each in predictions) for name in LOSSES}
     lost["serial"] += other - other / cores
-    even = sum(each.even for each in found) + other / cores
+    even = sum(each.even for each in predictions) + other / cores
     return {"seconds": even + sum(lost.values()), "even": even, **lost}
 
 
@@ -130,15 +130,15 @@ def worst(calls: Sequence[dict[str, Any]], cores: int, machine: Cores) -> list[d
         calls_of[call["kernel"]].append(call)
     kernels = []
     for kernel, same in calls_of.items():
-        found = [_predicted(call, cores, machine) for call in same]
-        lost = {name: sum(getattr(each, name) for each in found) for name in LOSSES}
+        predictions = [_predicted(call, cores, machine) for call in same]
+        lost = {name: sum(getattr(each, name) for each in predictions) for name in LOSSES}
         kernels.append(
             {
                 "kernel": kernel,
                 "calls": len(same),
                 "one_core_seconds": sum(call["seconds"] for call in same),
-                "seconds": sum(each.total for each in found),
-                "lost_seconds": sum(each.lost for each in found),
+                "seconds": sum(each.total for each in predictions),
+                "lost_seconds": sum(each.lost for each in predictions),
                 "mostly": max(lost, key=lambda name: lost[name]),
                 "regions": same[0]["regions"],
             }
@@ -156,9 +156,9 @@ def _profiled(folder: str, threads: int, steps: int) -> dict[str, Any]:
     say(f"  {threads} {'core' if threads == 1 else 'cores'}")
     command = [sys.executable, __file__, "--profile", folder, str(threads), str(steps)]
     environment = os.environ | {"TVM_NUM_THREADS": str(threads)}
-    found: dict[str, Any] = json.loads(subprocess.check_output(command, env=environment))
-    found["bytes_per_second"] = 1e9 * peak(threads, "perf_counter")["gb_per_s"]
-    return found
+    profile: dict[str, Any] = json.loads(subprocess.check_output(command, env=environment))
+    profile["bytes_per_second"] = 1e9 * peak(threads, "perf_counter")["gb_per_s"]
+    return profile
 
 
 def profiled(workload: Workload, threads: int, steps: int) -> dict[str, Any]:
@@ -224,17 +224,17 @@ def report(result: dict[str, Any]) -> str:
         alone = entry["cores"][first]["seconds"] * int(first)
         rows = [_cells(int(cores), each, alone) for cores, each in entry["cores"].items()]
         header = [f"{name}, batch {entry['batch']}", "ms", "speed-up", "efficiency"]
-        found = entry["check"]
+        check = entry["check"]
         parts += [
             table([*header, *(f"{loss} ms" for loss in LOSSES)], rows),
             "",
-            f"kernels take {1e3 * found['one_core_seconds']:.1f} ms on one core; on "
-            f"{found['cores']} predicted {1e3 * found['predicted_seconds']:.1f}, measured "
-            f"{1e3 * found['measured_seconds']:.1f}, each off by "
-            f"{found['mean_error_of_kernels']:.0%} on average",
+            f"kernels take {1e3 * check['one_core_seconds']:.1f} ms on one core; on "
+            f"{check['cores']} predicted {1e3 * check['predicted_seconds']:.1f}, measured "
+            f"{1e3 * check['measured_seconds']:.1f}, each off by "
+            f"{check['mean_error_of_kernels']:.0%} on average",
             f"a launch takes {1e6 * entry['machine']['round_trip']:.2f} µs with a second core; a "
             f"core copies {entry['machine']['core_bandwidth'] / 1e9:.0f} GB/s, two "
-            f"{found['bandwidth_ratio']:.1f} times that",
+            f"{check['bandwidth_ratio']:.1f} times that",
             "",
             table(
                 ["lose most", "calls", "ms on one core", "ms", "mostly", "tasks"],

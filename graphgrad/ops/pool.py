@@ -156,7 +156,7 @@ def max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Ten
     """The smallest tap at which the window's maximum is."""
     pool = Pool.of(call.attrs)
     taps = pool.reduce_axes()
-    number = pool.tap_number(taps).astype(pool.index_dtype)
+    number = pool.tap_number(taps)
     none = tirx.const(number_of_taps(pool), pool.index_dtype)
 
     def element(*output_index: Any) -> Any:
@@ -180,8 +180,7 @@ def max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) ->
         Pool.of(call.attrs),
         type_shape(call.ty),
         ct,
-        # In 32 bits: TVM cannot cast an expression of a known range to a type too narrow for that.
-        lambda indices, tap: index(*indices).astype("int32") == tap.astype("int32"),
+        lambda indices, tap: index(*indices) == tap.astype(str(index.dtype)),
     )
 
 

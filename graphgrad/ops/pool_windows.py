@@ -104,11 +104,11 @@ class Pool:
         return [te.reduce_axis((0, size), f"tap{axis}") for axis, size in enumerate(self.size)]
 
     def tap_number(self, taps: Indices) -> Any:
-        """The row-major number of a tap."""
+        """The row-major number of a tap, as `index_dtype`."""
         number: Any = 0
         for tap, size in zip(taps, self.size, strict=True):
             number = number * size + tap
-        return number
+        return number.astype(self.index_dtype)
 
     def tap_of(self, number: Any) -> list[Any]:
         """The tap that has a row-major number."""
