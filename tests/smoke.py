@@ -79,7 +79,7 @@ models/test_lenet.py
 models/test_mlp.py
 ops/test_linalg.py
 ops/test_norm.py
-ops/test_conv.py
+ops/conv/test_ops.py
 ops/test_copy.py
 ops/test_pool.py
 profile/test_terms.py
