@@ -20,6 +20,7 @@ cli/test_cache.py
 cli/test_check.py::wrong_node
 cli/test_main.py::test_bad_input
 cli/test_output.py
+fallback/bindings/test_bindings.py::tree_grows
 fallback/externs/test_match.py
 fallback/forms/test_cost.py
 fallback/forms/test_residues.py
