@@ -1,9 +1,9 @@
 """Normalizations by the functions of `functional`, in every float dtype.
 
-Half precision is computed in float32, and means keep its digits (`moments`). The stock lowerings refuse
-float64 and bfloat16, or compute float64 in float32; group and instance norm take E[x²] − E[x]²,
-which has no digit left where the mean is large; half precision is rounded before γ and β; axes must
-be sorted and non-negative, and ``center`` and ``scale`` are not read.
+Half precision is computed in float32, and means keep its digits (`moments`). The stock lowerings
+refuse float64 and bfloat16, or compute float64 in float32; group and instance norm take
+E[x²] − E[x]², which has no digit left where the mean is large; half precision is rounded before γ
+and β; axes must be sorted and non-negative, and ``center`` and ``scale`` are not read.
 """
 
 from __future__ import annotations
