@@ -164,7 +164,9 @@ def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
     )
     tensors = [parameter for parameter in func.params if hasattr(parameter.ty, "shape")]
     reads = _reads(func)
-    moved = sum(min(_bytes(each.ty), reads.get(each.data, math.inf) * SECTOR) for each in tensors)
+    moved = sum(
+        min(_bytes(each.ty), reads.get(str(each.data), math.inf) * SECTOR) for each in tensors
+    )
     root = getattr(func.body, "block", None)
     between = [] if root is None else list(root.alloc_buffers)
     between += [allocation.buffer for allocation in nodes_in(func.body, tirx.AllocBuffer)]
@@ -179,15 +181,18 @@ def _bytes(tensor: Any) -> int:
     return math.prod(extents) * bits(str(tensor.dtype)) // 8
 
 
-def _reads(func: tirx.PrimFunc) -> dict[Any, float]:
-    """How many elements a kernel reads at most of each tensor that it only reads, by its memory."""
-    reads: Counter[Any] = Counter()
+def _reads(func: tirx.PrimFunc) -> dict[str, float]:
+    """How many elements a kernel reads at most of each tensor, by the name of its memory.
+
+    Any number of what it writes, or reads under another name.
+    """
+    reads: Counter[str] = Counter()
     for access, runs in _accesses(func.body, 1):
-        if isinstance(access, tirx.BufferStore):
-            reads[access.buffer.data] = math.inf  # type: ignore[assignment]
-        else:
-            reads[access.source.data] += runs
-    return dict(reads)
+        is_store = isinstance(access, tirx.BufferStore)
+        name = str(access.buffer.data if is_store else access.source.data)
+        reads[name] += math.inf if is_store else runs  # type: ignore[assignment]
+    renamed = {str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
+    return {name: math.inf if name in renamed else count for name, count in reads.items()}
 
 
 def _accesses(statement: Any, runs: float) -> Iterator[tuple[Any, float]]:

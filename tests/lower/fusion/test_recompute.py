@@ -220,21 +220,17 @@ def test_what_is_cast_behind_a_contraction_stays_narrow_in_memory(dtype):
 
 
 def test_on_a_gpu_what_copies_read_in_the_end_counts():
-    """Sums along a chain, each of which is read by the next one and by a reduction."""
+    """Sums along a chain, each of a term that is made of two tensors."""
 
     def chain(b, x, *rest):
-        sums = []
-        for each in rest:
-            x = b.emit(op.add(x, each))
-            sums.append(b.emit(op.sum(x, axis=[0])))
-        return relax.Tuple(sums)
-
-    types = [LARGE] * 7
+        results = []
+        for pair in zip(rest[::2], rest[1::2], strict=True):
+            x = b.emit(op.add(x, b.emit(op.multiply(*pair))))
+            results.append(b.emit(op.sum(x, axis=[0])))
+        return relax.Tuple(results)
 
     def copies(processor):
-        mod = noted(kernels(chain, *types))
+        mod = noted(kernels(chain, *[LARGE] * 13))
         return len(called(recompute_maps(mod, processor))) - len(called(mod))
 
-    # Of three sums two are computed again, where the first one has three readers; one is kept.
-    assert copies(GPU) == 6
-    assert copies(HOST) > copies(GPU)
+    assert copies(HOST) > copies(GPU) > 0
