@@ -47,7 +47,17 @@ _EXACTLY_NARROW = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "
 
 _MAX_ROUNDINGS = 4
 """Roundings to float32 that a value may have behind it: a difference times a factor of a row has
-three. With more factors, a product on the way might leave the range of float32."""
+three."""
+
+_MAX_FACTORS = 2
+"""Numbers of float32's range that a product may have as factors. The product of two overflows or
+vanishes on its own account; one of more might do so on the way, where float64 does not."""
+
+_UNKNOWN = _MAX_FACTORS + 1
+"""As the factors of a value: it may be of any magnitude."""
+
+_MODERATE = (1e-9, 1e9)
+"""Between these, a constant does not change what is in the range of float32."""
 
 _ARITHMETIC: dict[type, Callable[[Expr, Expr], Expr]] = {
     kind: kind for kind in (prim.Add, prim.Sub, prim.Mul, prim.Div)
@@ -63,20 +73,24 @@ class _Narrow:
     value : Expr
     roundings : int
         Of how many roundings its relative error consists at most; 0 if there is none.
+    factors : int
+        As the product of how many numbers of float32's range it may be as large or small.
     saves : bool
         Whether arithmetic of float64 became such of float32.
     """
 
     value: Expr
     roundings: int
+    factors: int
     saves: bool = False
 
 
 def narrow_maps(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Tensors from maps that compute in float32 what they round to it, as far as that is as good.
 
-    It is for products and quotients; for sums and differences of what float32 has exactly, and not
-    of what was rounded, whose terms may cancel; and for choices between such.
+    It is for a product or quotient of two numbers that come from float32; for sums and differences
+    of what float32 has exactly, not of what was rounded, whose terms may cancel; and for choices
+    between such.
     """
     order = operations(*tensors)
     # What the steps of a scan read from outside stays what it is.
@@ -125,25 +139,44 @@ class _Maps:
         for node, parts in graph_of([root]):
             if dtype_name(node.ty) == _WIDE:
                 known = [results[identity(part)] for part in parts if identity(part) in results]
-                narrow = self._of_node(node, known, size)
-                if narrow is None or narrow.roundings > _MAX_ROUNDINGS:
+                factors = self._factors(node, known)
+                narrow = self._of_node(node, known, size, factors)
+                if narrow is None or factors > _MAX_FACTORS or narrow.roundings > _MAX_ROUNDINGS:
                     # In float64 up to here.
-                    narrow = _Narrow(prim.Cast(_NARROW, node), 1)
+                    narrow = _Narrow(prim.Cast(_NARROW, node), 1, factors)
                 results[identity(node)] = narrow
         return results[identity(root)]
 
-    def _of_node(self, node: Expr, parts: Sequence[_Narrow], size: int) -> _Narrow | None:
+    def _factors(self, node: Expr, parts: Sequence[_Narrow]) -> int:
+        """As a product of how many numbers of float32's range a value may be as large or small."""
+        if isinstance(node, prim.FloatImm):
+            least, most = _MODERATE
+            return 0 if node.value == 0 or least <= abs(node.value) <= most else _UNKNOWN
+        if isinstance(node, prim.Cast):
+            return 1 if dtype_name(node.value.ty) in _EXACTLY_NARROW else _UNKNOWN
+        if is_load(node):
+            made = self._made.get(tensor_key(loaded(node)[0]))
+            return made[1].factors if made else _UNKNOWN
+        if isinstance(node, prim.Mul | prim.Div):
+            return sum(part.factors for part in parts)
+        if isinstance(node, prim.Add | prim.Sub) or choice_of(node) is not None:
+            return max(part.factors for part in parts)
+        return _UNKNOWN
+
+    def _of_node(
+        self, node: Expr, parts: Sequence[_Narrow], size: int, factors: int
+    ) -> _Narrow | None:
         """A node in float32, given its operands of float64; None if it has to stay."""
         if isinstance(node, prim.FloatImm):
             is_exact = float(np.float32(node.value)) == node.value
-            return _Narrow(tirx.const(node.value, _NARROW), 0 if is_exact else 1)
+            return _Narrow(tirx.const(node.value, _NARROW), 0 if is_exact else 1, factors)
         if isinstance(node, prim.Cast):
             is_exact = dtype_name(node.value.ty) in _EXACTLY_NARROW
-            return _Narrow(node.value.astype(_NARROW), 0) if is_exact else None
+            return _Narrow(node.value.astype(_NARROW), 0, factors) if is_exact else None
         if is_load(node):
             return self._of_load(node, size)
         if choice_of(node) is not None:
-            return _of_choice(node, parts)
+            return _of_choice(node, parts, factors)
         if type(node) not in _ARITHMETIC:
             return None
         a, b = parts
@@ -152,7 +185,7 @@ class _Maps:
             roundings = a.roundings
         elif isinstance(node, prim.Add | prim.Sub) and a.roundings + b.roundings:
             return None
-        return _Narrow(_ARITHMETIC[type(node)](a.value, b.value), roundings, True)
+        return _Narrow(_ARITHMETIC[type(node)](a.value, b.value), roundings, factors, True)
 
     def _of_load(self, load: Expr, size: int) -> _Narrow | None:
         tensor, indices = loaded(load)
@@ -163,10 +196,10 @@ class _Maps:
         # What is read of a smaller tensor, as of rows, costs little in float64.
         if elements(tensor) < size and body.roundings:
             return None
-        return _Narrow(narrow(*indices), body.roundings, body.saves)
+        return _Narrow(narrow(*indices), body.roundings, body.factors, body.saves)
 
 
-def _of_choice(node: Expr, parts: Sequence[_Narrow]) -> _Narrow | None:
+def _of_choice(node: Expr, parts: Sequence[_Narrow], factors: int) -> _Narrow | None:
     condition = children(node)[0]
     # A condition stays as it is, so what it is computed from would be computed twice.
     if contain([condition], lambda part: dtype_name(part.ty) == _WIDE):
@@ -174,7 +207,8 @@ def _of_choice(node: Expr, parts: Sequence[_Narrow]) -> _Narrow | None:
     a, b = parts
     choose = tirx.Select if isinstance(node, prim.Select) else tirx.if_then_else
     roundings = max(a.roundings, b.roundings)
-    return _Narrow(choose(condition, a.value, b.value), roundings, a.saves or b.saves)
+    value = choose(condition, a.value, b.value)
+    return _Narrow(value, roundings, factors, a.saves or b.saves)
 
 
 def _with_body(op: Operation, body: Expr) -> Operation:
