@@ -17,7 +17,7 @@ from tvm.ir import prim
 
 from ..ir.loops import loop, sequence, variable
 from ..tvm_fixes.hooks import extern_stage
-from .common_subexpressions import shared
+from .bindings import shared
 from .graph import DETECT_ACCESS
 from .guarded import Guarded, balanced
 from .indices.linear_system import Axis, element_axes
