@@ -14,7 +14,7 @@ import numpy as np
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..common_subexpressions import shared
+from ..bindings import shared
 from ..graph import (
     Key,
     Operation,
