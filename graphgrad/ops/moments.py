@@ -52,7 +52,9 @@ def precise_sum(x: Tensor, axes: Sequence[int]) -> Tensor:
     axes : sequence of int
         Non-negative.
     """
-    return x.emitter.emit(call_op(_PRECISE_SUM, [x.expr], axes=[int(axis) for axis in axes]))
+    call = call_op(_PRECISE_SUM, [x.expr], axes=[int(axis) for axis in axes])
+    total: Tensor = x.emitter.emit(call)
+    return total
 
 
 def precise_mean(x: Tensor, axes: Sequence[int]) -> Tensor:

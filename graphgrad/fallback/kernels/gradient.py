@@ -28,6 +28,7 @@ from .expressions import (
     kernel_of,
 )
 from .extents import rename_extent
+from .narrow_maps import narrow_maps
 from .saved import (
     NARROW_DTYPES,
     elements,
@@ -309,6 +310,7 @@ class _Derivation:
     def kernels(self) -> GradientKernels:
         """The gradient in kernels."""
         gradients = select_without_branching(read_through_copies(self._given_outputs()))
+        gradients = narrow_maps(gradients)
         shared: list[GradientKernel] = []
         placeholders: dict[Key, te.Tensor] = {}
         for stage in shared_stages(gradients):
