@@ -77,7 +77,7 @@ class _Block:
         """Whether a value is a narrowing cast of a parameter that is permuted before."""
         if not calls_op(value, CAST):
             return False
-        inner = self._bound.get(value.args[0])
+        inner: Any = self._bound.get(value.args[0])
         return (
             calls_op(inner, PERMUTATION)
             and inner.args[0] in self._params
@@ -116,7 +116,7 @@ class _Block:
         product, *casts = steps
         operands = []
         for each in reversed(product.args):
-            before = self._bound.get(each)
+            before: Any = self._bound.get(each)
             if calls_op(before, PERMUTATION) and axes_of_permutation(before) == _SWAPPED:
                 operands.append(before.args[0])
             else:
