@@ -185,8 +185,11 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     kernels_without(saved)  # what cannot be derived is refused here, before anything is written
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
-        # Only a gradient of the gradient sends cotangents to what was saved for it.
-        kernels = kernels_without([n for n in saved if _is_zero(cotangents[n])])
+        # What is an integer has no cotangent in any case, and what was saved only where a gradient
+        # of the gradient sends one.
+        kernels = kernels_without(
+            [n for n, ct in enumerate(cotangents) if (n in saved and ct is None) or _is_zero(ct)]
+        )
         shared: list[Tensor] = []
         tensors = {"input": inputs, "output": outputs, "cotangent": cotangents, "shared": shared}
 
@@ -213,7 +216,7 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
 
 def _is_zero(cotangent: Tensor | None) -> bool:
-    return cotangent is None or cotangent.fill == 0.0
+    return cotangent is not None and cotangent.fill == 0.0
 
 
 def _match_primal_shape(cotangent: Tensor, primal: Tensor) -> Tensor:

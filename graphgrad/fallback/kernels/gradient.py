@@ -10,7 +10,7 @@ import tvm
 from tvm import te, tirx
 
 from ..backprop import is_float
-from ..copies import original, read_through_copies
+from ..copies import original, read_through_copies, reading_zeros
 from ..gradient import gradient_expressions
 from ..graph import Key, operations, outputs_of, rewritten
 from ..lift.prim_func import TensorProgram
@@ -178,7 +178,7 @@ def gradient_kernels(
     inputs, outputs : int
         How many tensors it takes, and how many it computes; scalars may stand between them.
     constant : sequence of int
-        The outputs that have no cotangent, though they are of floats.
+        The outputs that have no cotangent, though they are of floats: kernels take none of them.
 
     Raises
     ------
@@ -191,8 +191,8 @@ def gradient_kernels(
             return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
         # The choice is made again, so that outputs have the numbers that the saving kernel gave.
         derivation = _Derivation(before.program(), inputs)
-        derivation.save()
-        return derivation.kernels()
+        saved = derivation.save()
+        return derivation.kernels([n for n in constant if n < outputs - len(saved)])
 
     before = _before_saving(func, outputs, constant)
     return DERIVED.get(_key(func, before, inputs, outputs, constant), derived)
@@ -219,7 +219,7 @@ def _before_saving(
     """
     saved = saved_output_count(func)
     # A cotangent of a saved value makes the kernel one like any other, with more outputs.
-    if not saved or list(constant) != list(range(outputs - saved, outputs)):
+    if not saved or not {*range(outputs - saved, outputs)} <= {*constant}:
         return None
     before = func.attrs[_SAVED].span if attached(func) is not None else None
     return before if before is not None and len(before.outputs) else None
@@ -264,11 +264,11 @@ class _Derivation:
         for number, parameter in enumerate(self._inputs):
             if isinstance(parameter, te.Tensor):
                 self._add_source(parameter, ("input", number))
-        heads: list[te.Tensor | None] = []
+        self._heads: list[te.Tensor | None] = []
         for number, output in enumerate(self.outputs):
             has_head = is_float(output.dtype) and number not in constant
             head = _placeholder(output, f"{output.op.name}_ct") if has_head else None
-            heads.append(head)
+            self._heads.append(head)
             if head is not None:
                 self._add_source(head, ("cotangent", number))
         self._wanted = [
@@ -279,7 +279,7 @@ class _Derivation:
         tensors = [self._inputs[number] for number in self._wanted]
         self._steps: list[StackedStep] = []
         self._gradients = gradient_expressions(
-            self.outputs, tensors, heads, read_outputs=True, steps=self._steps
+            self.outputs, tensors, self._heads, read_outputs=True, steps=self._steps
         )
 
     def save(self) -> list[te.Tensor]:
@@ -306,9 +306,10 @@ class _Derivation:
         self.outputs, self._gradients = kept[:count], kept[count:]
         return sums
 
-    def kernels(self) -> GradientKernels:
-        """The gradient in kernels."""
-        gradients = select_without_branching(read_through_copies(self._given_outputs()))
+    def kernels(self, constant: Sequence[int] = ()) -> GradientKernels:
+        """The gradient in kernels, with zero as the cotangents of some outputs."""
+        given = reading_zeros(self._given_outputs(), [self._heads[n] for n in constant])
+        gradients = select_without_branching(read_through_copies(given))
         shared: list[GradientKernel] = []
         placeholders: dict[Key, te.Tensor] = {}
         for stage in shared_stages(gradients):
