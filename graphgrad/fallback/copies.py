@@ -65,14 +65,12 @@ def copied_element(load: Expr) -> Expr:
     return load
 
 
-def reading_zeros(
-    tensors: Sequence[te.Tensor], zeros: Sequence[te.Tensor | None]
-) -> list[te.Tensor]:
+def reading_zeros(tensors: Sequence[te.Tensor], zeros: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Tensors whose maps read the number zero where they would read some tensors of zeros.
 
     Contractions and externs keep their operands.
     """
-    keys = {tensor_key(tensor) for tensor in zeros if tensor is not None}
+    keys = set(map(tensor_key, zeros))
 
     def element(node: Expr) -> Expr:
         is_zero = is_load(node) and tensor_key(loaded(node)[0]) in keys

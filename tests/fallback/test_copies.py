@@ -78,7 +78,7 @@ def test_maps_read_zero_and_contractions_their_operands(x):
         name="total",
         attrs=marked(Kind.CONTRACTION),
     )
-    results = reading_zeros([inner, total], [x, None])
+    results = reading_zeros([inner, total], [x])
     values = np.arange(24.0).reshape(4, 6)
     given, sums = evaluate(results, [(x, values), (y, values)])
     np.testing.assert_array_equal(given, values)

@@ -178,24 +178,39 @@ def gradient_kernels(
     inputs, outputs : int
         How many tensors it takes, and how many it computes; scalars may stand between them.
     constant : sequence of int
-        The outputs that have no cotangent, though they are of floats: kernels take none of them.
+        The outputs that have no cotangent, though they may be of floats; the kernels take none.
 
     Raises
     ------
     MissingGradientError
         Its loops are not those of tensor expressions, or a derivative is not known.
     """
-
-    def derived() -> GradientKernels:
-        if before is None:
-            return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
-        # The choice is made again, so that outputs have the numbers that the saving kernel gave.
-        derivation = _Derivation(before.program(), inputs)
-        saved = derivation.save()
-        return derivation.kernels([n for n in constant if n < outputs - len(saved)])
-
+    derivation = derivation_of(func, inputs, outputs, constant)
     before = _before_saving(func, outputs, constant)
-    return DERIVED.get(_key(func, before, inputs, outputs, constant), derived)
+    key = _key(func, before, inputs, outputs, constant)
+    return DERIVED.get(key, lambda: derivation.kernels(constant))
+
+
+def derivation_of(
+    func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int] = ()
+) -> Derivation:
+    """The gradient that `gradient_kernels` has the kernels of; it raises what that raises.
+
+    Of what is constant, only outputs that were saved make a difference.
+    """
+    first_saved = outputs - saved_output_count(func)
+    constant = [number for number in constant if number >= first_saved]
+    before = _before_saving(func, outputs, constant)
+
+    def derived() -> Derivation:
+        if before is None:
+            return Derivation(expressions_of(func, outputs), inputs, constant)
+        # The choice is made again, so that outputs have the numbers that the saving kernel gave.
+        derivation = Derivation(before.program(), inputs)
+        derivation.save()
+        return derivation
+
+    return DERIVED.get(["derivation", *_key(func, before, inputs, outputs, constant)], derived)
 
 
 def _key(
@@ -229,22 +244,22 @@ def _saving(func: tirx.PrimFunc, expressions: Expressions, inputs: int) -> Savin
     """As `saving_kernel`; the gradient, which is known then, is kept."""
     program = expressions.program()
     count = len(program.outputs)
-    derivation = _Derivation(program, inputs)
+    derivation = Derivation(program, inputs)
     saved = derivation.save()
     if not saved:
-        DERIVED.get(_key(func, None, inputs, count, ()), derivation.kernels)
+        key = _key(func, None, inputs, count, ())
+        DERIVED.get(["derivation", *key], lambda: derivation)
         return None
     parameters = program.parameters[: len(program.parameters) - count]
     mark = tirx.IntImm("int64", len(saved), expressions)
     saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, mark)
     saved_numbers = range(count, count + len(saved))
-    DERIVED.get(
-        _key(saving, expressions, inputs, count + len(saved), saved_numbers), derivation.kernels
-    )
+    key = _key(saving, expressions, inputs, count + len(saved), saved_numbers)
+    DERIVED.get(["derivation", *key], lambda: derivation)
     return SavingKernel(saved, derivation.size_sources, saving)
 
 
-class _Derivation:
+class Derivation:
     """The gradient of some outputs by some inputs, and in which kernels it is computed.
 
     Attributes
@@ -308,7 +323,8 @@ class _Derivation:
 
     def kernels(self, constant: Sequence[int] = ()) -> GradientKernels:
         """The gradient in kernels, with zero as the cotangents of some outputs."""
-        given = reading_zeros(self._given_outputs(), [self._heads[n] for n in constant])
+        zeros = [head for n, head in enumerate(self._heads) if n in constant and head is not None]
+        given = reading_zeros(self._given_outputs(), zeros)
         gradients = select_without_branching(read_through_copies(given))
         shared: list[GradientKernel] = []
         placeholders: dict[Key, te.Tensor] = {}
