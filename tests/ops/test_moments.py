@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
+import graphgrad as gg
 from graphgrad.ir.tensor import Emitter
 from graphgrad.ops.moments import moments
+from tests.peers import peer
 from tests.running import function, run
 
 
@@ -70,3 +72,24 @@ def test_over_no_axis():
     mean, variance = of(x, [])
     np.testing.assert_array_equal(mean, x)
     np.testing.assert_array_equal(variance, 0 * x)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_derived_gradients_are_as_exact_as_those_of_torch(mean):
+    torch = peer("torch")
+    generator = np.random.default_rng(1)
+    x = (generator.standard_normal((16, 256)) + mean).astype("float32")
+    cts = [generator.standard_normal((16, 1)).astype("float32") for _ in range(2)]
+    mod = gg.vjp(program(x.shape, [1]), rules="derived")
+    *_, given = run(mod, "main_vjp", x, *cts)
+
+    def by_torch(dtype):
+        leaf = torch.tensor(x.astype(dtype), requires_grad=True)
+        variance, average = torch.var_mean(leaf, 1, correction=0, keepdim=True)
+        heads = [torch.tensor(ct.astype(dtype)) for ct in cts]
+        torch.autograd.backward([average, variance], heads)
+        return leaf.grad.numpy().astype("float64")
+
+    exact = by_torch("float64")
+    ours, theirs = (np.linalg.norm(g - exact) for g in (given, by_torch("float32")))
+    assert ours <= 4 * theirs

@@ -28,6 +28,7 @@ from .expressions import (
     kernel_of,
 )
 from .extents import rename_extent
+from .narrow_maps import narrow_maps
 from .saved import (
     NARROW_DTYPES,
     elements,
@@ -326,6 +327,7 @@ class Derivation:
         zeros = [head for n, head in enumerate(self._heads) if n in constant and head is not None]
         given = reading_zeros(self._given_outputs(), zeros)
         gradients = select_without_branching(read_through_copies(given))
+        gradients = narrow_maps(gradients)
         shared: list[GradientKernel] = []
         placeholders: dict[Key, te.Tensor] = {}
         for stage in shared_stages(gradients):
