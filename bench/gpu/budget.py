@@ -54,6 +54,9 @@ GOALS = {
 }
 """What the project aims at."""
 
+_COUNTED = (tirx.For, tirx.AllocBuffer, SBlockRealize)
+"""What counts once for each trip of the host's loops around it."""
+
 SLACK = 1.01
 """How much worse than the ratchet a figure may be: fewer launches may cost a few more bytes."""
 
@@ -154,18 +157,37 @@ def _library_call(call: Any) -> Call:
 
 def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
     rates = RATES[capability]
+    hosts = _loops_of_host(func)
     launches = sum(
-        loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
-        for loop in nodes_in(func.body, tirx.For)
+        _trips(loop, hosts) for loop in nodes_in(func.body, tirx.For) if _is_launch(loop)
     )
     moved = sum(_bytes(parameter.ty) for parameter in func.params if hasattr(parameter.ty, "shape"))
     root = getattr(func.body, "block", None)
-    between = [] if root is None else list(root.alloc_buffers)
-    between += [allocation.buffer for allocation in nodes_in(func.body, tirx.AllocBuffer)]
-    moved += 2 * sum(_bytes(buffer) for buffer in between if buffer.scope() == "global")
+    between = [] if root is None else [(buffer, 1) for buffer in root.alloc_buffers]
+    between += [(a.buffer, _trips(a, hosts)) for a in nodes_in(func.body, tirx.AllocBuffer)]
+    moved += 2 * sum(trips * _bytes(b) for b, trips in between if b.scope() == "global")
     computed = _operations(func) / rates.single + _seconds_on_tensor_cores(func, rates)
     launched = max(launches, 1)
     return Call(name, launched, moved, max(moved / rates.bytes, computed, launched * rates.launch))
+
+
+def _is_launch(loop: Any) -> bool:
+    """Whether a loop is over the blocks of a launch."""
+    return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
+
+
+def _loops_of_host(func: tirx.PrimFunc) -> list[tuple[int, list[Any]]]:
+    """The trips of loops around launches, and what is in them."""
+    return [
+        (static(loop.extent) or 1, nodes_in(loop.body, _COUNTED))
+        for loop in nodes_in(func.body, tirx.For)
+        if loop.thread_binding is None and any(map(_is_launch, nodes_in(loop.body, tirx.For)))
+    ]
+
+
+def _trips(node: Any, hosts: Sequence[tuple[int, list[Any]]]) -> int:
+    """How often the host comes to something that is in its loops."""
+    return math.prod(trips for trips, inner in hosts if any(node.same_as(each) for each in inner))
 
 
 def _bytes(tensor: Any) -> int:
@@ -175,28 +197,27 @@ def _bytes(tensor: Any) -> int:
 
 def _operations(func: tirx.PrimFunc) -> int:
     """Two for each point of the loops of a block that adds up; one for those of others."""
-    total = 0
+    total, hosts = 0, _loops_of_host(func)
     for realize in nodes_in(func.body, SBlockRealize):
         block = realize.block
         points = math.prod(static(each.dom.extent) or 1 for each in block.iter_vars)
-        total += points * (2 if block.init is not None else 1)
+        total += _trips(realize, hosts) * points * (2 if block.init is not None else 1)
     return total
 
 
 def _seconds_on_tensor_cores(func: tirx.PrimFunc, rates: Rates) -> float:
     """The time of what warps multiply on tensor cores, in each trip of the loop over stages."""
-    total = 0.0
-    for launch in nodes_in(func.body, tirx.For):
-        thread = launch.thread_binding
-        if thread is None or str(thread.thread_tag) != "blockIdx.x":
-            continue
+    total, hosts = 0.0, _loops_of_host(func)
+    for launch in filter(_is_launch, nodes_in(func.body, tirx.For)):
         for stages in nodes_in(launch.body, tirx.For):
             if int(stages.kind) != tirx.ForKind.SERIAL:
                 continue
             for number, operations in filter(None, map(multiplied, nodes_in(stages, tvm.ir.Call))):
                 warps = _threads(launch) // WARP
                 done = int(launch.extent) * warps * (int(stages.extent) - 1) * operations
-                total += done / (rates.tf32 if number == TF32 else rates.half)
+                total += (
+                    _trips(launch, hosts) * done / (rates.tf32 if number == TF32 else rates.half)
+                )
     return total
 
 
