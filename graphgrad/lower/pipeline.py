@@ -21,6 +21,7 @@ from ..memory.budget import FunctionBudget
 from ..memory.donation import donate
 from ..memory.effect_order import pin_effects
 from ..memory.escape import allocate_escaping
+from ..memory.heap import give_back
 from ..memory.no_alias import keep_noalias, unify_noalias
 from ..memory.overlap import Overlap, check_overlap_choice, check_overlaps, copy_overlaps
 from ..memory.ownership import keep_copies, own_constants, own_views
@@ -312,6 +313,7 @@ def compile(
     for source in executable_sources(executable):
         # So errors of the source are raised here. An export finds the code in a cache.
         machine_code(source, arch_of(resolved))
+    give_back()
     return executable
 
 
