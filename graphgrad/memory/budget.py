@@ -215,9 +215,7 @@ class FunctionBudget:
         planned[variable] = line.function(schedule)
         return planned
 
-    def _schedule(
-        self, program: Program, fixed: int, is_host: bool
-    ) -> tuple[Schedule, int]:
+    def _schedule(self, program: Program, fixed: int, is_host: bool) -> tuple[Schedule, int]:
         """The schedule of a program beside what else takes memory, and the least budget."""
         unconstrained = fixed + program.whole.block_bytes
         if self.budget is None:

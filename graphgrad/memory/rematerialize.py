@@ -314,7 +314,7 @@ class Program:
         most_seconds = _NO_TIME * sum(step.seconds for step in self.steps)
         count = int(np.searchsorted(seconds, most_seconds, side="right"))
         found = [self.whole]
-        for share in range(1, _PARTS + 1):
+        for share in range(1, _PARTS + 1) if count else ():
             schedule = self.schedule(turn, frozenset(quick[: -(-count * share // _PARTS)]))
             if schedule is not None:
                 found.append(schedule)
