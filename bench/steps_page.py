@@ -32,14 +32,16 @@ in [steps.json](steps.json); do not edit it.* Only what had the machine to itsel
 Times of a training step (forward, loss, backward, statistics, SGD with momentum) in milliseconds,
 of the same weights and batch, in turns. *PyTorch* is its best of eager and `torch.compile`, with
 images in either memory format where that was tried; *ratio* is our time over that. *Of roofline*:
-our time over the least that the model's operations and bytes need on that machine. *First step*:
-what we take until the first step is done, cold, over what `torch.compile` takes, which has to
-compile as well. *Memory*: the growth of resident memory at its highest, over the best's.
+our time over the least that the model's operations and bytes need on that machine; *limit*: what
+the ratio would be at that least, below which only convolutions with fewer products, by minimal
+filtering, come. *First step*: what we take until the first step is done, cold, over what
+`torch.compile` takes, which has to compile as well. *Memory*: the growth of resident memory at its
+highest, over the best's.
 """
 
 COLUMNS = """\
-| model | batch | ours | PyTorch | its best | ratio | of roofline | first step | memory |
-| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |"""
+| model | batch | ours | PyTorch | its best | ratio | of roofline | limit | first step | memory |
+| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def recorded(results: list[Mapping[str, Any]], records: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +124,9 @@ def _section(processor: str, models: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(name: str, record: Mapping[str, Any], ratio: float) -> str:
-    figures = [record[key] for key in ("roofline", "first_step", "memory")]
+    roofline = record["roofline"]
+    least = roofline and ratio / roofline
+    figures = [roofline, least, record["first_step"], record["memory"]]
     cells = [
         f"`{name}`",
         str(record["batch"]),

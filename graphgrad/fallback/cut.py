@@ -24,7 +24,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from .common_subexpressions import Placement, Region, shared
+from .bindings import Placement, Region, shared
 from .constants import is_true
 from .graph import (
     Key,

@@ -21,7 +21,7 @@ from ..ir.tensor import Dimension, Tensor, accumulator_dtype, is_float, type_sha
 from ..layout import orders
 from ..layout.rule import LaidOut, Site, layout_rule
 from . import functional as op
-from .conv import bordered, permuted
+from .conv.stages import bordered, permuted
 from .define import call_op, define_op, in_given_shape
 from .elementwise import cast, minus_infinity
 from .legalize import legalization, legalization_by_ops

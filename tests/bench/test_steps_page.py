@@ -43,7 +43,7 @@ def test_which_is_faster_is_said_by_processor():
     assert "- **graphgrad is faster:** `fast`." in whole
     assert "- **Neither is, by 5 %:** `equal`." in whole
     assert "- **PyTorch is faster:** `slow`." in whole
-    assert "| `fast` | 8 | 5.0 | 10.0 | torch | 0.50 | 1.25 | 0.50 | 0.80 |" in whole
+    assert "| `fast` | 8 | 5.0 | 10.0 | torch | 0.50 | 1.25 | 0.40 | 0.50 | 0.80 |" in whole
     assert "- **PyTorch is faster:** `fast`." in lines[second:]
     assert "Without `torch.compile`: equal, slow." in whole
 

@@ -7,7 +7,7 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.fallback import gradient, walk
-from graphgrad.fallback.common_subexpressions import shared
+from graphgrad.fallback.bindings import shared
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
 

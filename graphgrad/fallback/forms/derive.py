@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import te, tirx
 
 from ..backprop import finite_product
-from ..common_subexpressions import shared
+from ..bindings import shared
 from ..contribution import Contribution
 from ..guarded import Guarded
 from ..indices.affine import coefficients

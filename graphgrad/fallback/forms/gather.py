@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import te, tirx
 
-from ..common_subexpressions import shared
+from ..bindings import shared
 from ..contribution import Contribution
 from ..guarded import Guarded, total
 from ..indices.index_system import Axis, Inversion

@@ -15,7 +15,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import is_float
-from ..common_subexpressions import shared
+from ..bindings import shared
 from ..guarded import Guard, Guarded
 from ..indices.index_system import Axis
 from ..indices.linear_system import analyzer_of

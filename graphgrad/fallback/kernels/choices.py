@@ -12,7 +12,7 @@ import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..common_subexpressions import fragile
+from ..bindings import fragile
 from ..graph import Operation, map_expressions, outputs_of, rewritten
 from ..indices.linear_system import Axis
 from ..reductions.reduce import stage_axes

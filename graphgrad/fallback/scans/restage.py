@@ -12,7 +12,7 @@ from tvm import te, tirx
 
 from ...errors import ArgumentError
 from ...tvm_fixes.hooks import compute_stage
-from ..common_subexpressions import shared
+from ..bindings import shared
 from ..graph import STOP_GRADIENT, Operation, outputs_of, rebuild_reduction, stops_gradient
 from ..guarded import within
 from ..indices.index_system import Axis

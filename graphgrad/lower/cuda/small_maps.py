@@ -16,11 +16,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import ScheduleError, renew_defs
 
-from ...ir.kernel_calls import drop_unused_kernels, map_dataflow_blocks
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, volume
 from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
-from ..fusion.entries import Call, Entry, bindings_of, entries_of
+from ..fusion.entries import Call, Entry, Readers, bindings_of, entries_of
 from ..fusion.merge import MergedKernels, Part
 from ..fusion.side_by_side import side_by_side
 from ..kernels.contraction import reuses_operands
@@ -46,12 +45,9 @@ _MIN_TERMS = 1024
 )
 def attach_small_maps(mod: tvm.IRModule) -> tvm.IRModule:
     """Compute small maps in the kernels of the reductions that they read."""
-    builder = relax.BlockBuilder(mod)
-    kernels = _Kernels(builder, mod)
-    changed = map_dataflow_blocks(
-        mod, lambda bindings: _Block(bindings, kernels).changed(), builder
-    )
-    return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
+    kernels = MergedKernels(mod)
+    maps = _SmallMaps(kernels)
+    return kernels.in_blocks(lambda bindings: _Block(bindings, maps, kernels.builder).changed())
 
 
 @dataclass(frozen=True)
@@ -74,28 +70,20 @@ class _Split:
     handed: list[Any]
 
 
-class _Kernels:
-    """The kernels of a module, and those made of them.
+class _SmallMaps:
+    """The kernels of a module that have small maps or may take some, and those made of them."""
 
-    Attributes
-    ----------
-    replaced : list of GlobalVar
-        Kernels of replaced calls: they may be unused now.
-    """
-
-    def __init__(self, builder: relax.BlockBuilder, mod: tvm.IRModule):
-        self.builder, self._mod = builder, mod
-        self._merged = MergedKernels(builder)
+    def __init__(self, kernels: MergedKernels):
+        self._kernels = kernels
         self._splits: dict[Any, _Split | None] = {}
         self._small: dict[Any, int] = {}
         self._results: dict[Any, int] = {}
-        self.replaced: list[Any] = []
 
     def split(self, call: Call) -> tuple[Call, Call] | None:
         """A call as that of its small maps, and that of the rest; None if it has none."""
         if call.kernel not in self._splits:
             count = len(call.arguments)
-            self._splits[call.kernel] = _split(self._kernel(call.kernel), count)
+            self._splits[call.kernel] = _split(self._kernels[call.kernel], count)
         split = self._splits[call.kernel]
         if split is None:
             return None
@@ -103,9 +91,8 @@ class _Kernels:
             relax.DataflowVar("small", relax.TensorType(list(b.shape), str(b.dtype)))
             for b in split.handed
         ]
-        self.replaced.append(call.kernel)
-        small = self._merged.add(split.small, call.kernel)
-        large = self._merged.add(split.large, call.kernel)
+        small = self._kernels.add(split.small, call.kernel)
+        large = self._kernels.add(split.large, call.kernel)
         small_arguments = [call.arguments[i] for i in split.small_inputs]
         large_arguments = [*(call.arguments[i] for i in split.large_inputs), *handed]
         return (
@@ -126,24 +113,19 @@ class _Kernels:
         if not elements or self._results_of(first.kernel) != elements:
             return None
         joined = side_by_side(
-            Part(self._kernel(first.kernel), first.arguments),
-            Part(self._kernel(second.kernel), second.arguments),
+            Part(self._kernels[first.kernel], first.arguments),
+            Part(self._kernels[second.kernel], second.arguments),
             first.results,
             is_kept,
         )
-        self.replaced += [first.kernel, second.kernel]
         kept = [result for result, stays in zip(first.results, is_kept, strict=True) if stays]
-        name = self._merged.add(joined.kernel, first.kernel, second.kernel)
+        name = self._kernels.add(joined.kernel, first.kernel, second.kernel)
         return Call(name, joined.arguments, [*kept, *second.results], first.span)
-
-    def _kernel(self, variable: Any) -> Any:
-        made = next((func for name, func in self._merged.made if name.same_as(variable)), None)
-        return self._mod[variable] if made is None else made
 
     def _elements_of_small(self, variable: Any) -> int:
         """The elements of the last of a kernel's maps, if it has small maps alone; otherwise 0."""
         if variable not in self._small:
-            kernel_stages = _static_stages(self._kernel(variable))
+            kernel_stages = _static_stages(self._kernels[variable])
             is_small = bool(kernel_stages) and all(map(_is_small_map, kernel_stages))
             self._small[variable] = kernel_stages[-1].work if is_small else 0
         return self._small[variable]
@@ -151,7 +133,7 @@ class _Kernels:
     def _results_of(self, variable: Any) -> int:
         """The results of a kernel's last reduction, if that is a long one of columns; else 0."""
         if variable not in self._results:
-            reductions = [s for s in _static_stages(self._kernel(variable)) if s.reduced]
+            reductions = [s for s in _static_stages(self._kernels[variable]) if s.reduced]
             is_long = bool(reductions) and _reduces_columns(reductions[-1])
             self._results[variable] = volume(reductions[-1].spatial) if is_long else 0
         return self._results[variable]
@@ -232,15 +214,16 @@ def _has_small(kernel_stages: Sequence[Stage]) -> bool:
 class _Block:
     """The bindings of a dataflow block while small maps are attached to reductions."""
 
-    def __init__(self, bindings: Sequence[Any], kernels: _Kernels):
-        self._kernels = kernels
+    def __init__(self, bindings: Sequence[Any], maps: _SmallMaps, builder: relax.BlockBuilder):
+        self._maps, self._builder = maps, builder
         self._entries: list[Entry | None] = []
         for entry in entries_of(bindings):
-            split = kernels.split(entry.call) if entry.call is not None else None
+            split = maps.split(entry.call) if entry.call is not None else None
             self._entries += [entry] if split is None else map(self._entry, split)
         self._made_at = {
             var: i for i, each in enumerate(self._entries) if each for var in each.makes
         }
+        self._readers = Readers(entry for entry in self._entries if entry)
 
     def changed(self) -> list[Any]:
         """The bindings, with each small map in the call that makes the last of what it reads."""
@@ -257,19 +240,15 @@ class _Block:
         earlier = self._entries[max(made_at)] if made_at else None
         if earlier is None or earlier.call is None:
             return
-        is_kept = [self._is_read_beside(result, entry) for result in earlier.call.results]
-        call = self._kernels.joint(earlier.call, entry.call, is_kept)
+        is_kept = [self._readers.is_read_beside(r, entry) for r in earlier.call.results]
+        call = self._maps.joint(earlier.call, entry.call, is_kept)
         if call is None:
             return
         target = max(made_at)
-        self._entries[target], self._entries[position] = self._entry(call), None
+        joined = self._entry(call)
+        self._readers.replace((earlier, entry), joined)
+        self._entries[target], self._entries[position] = joined, None
         self._made_at.update(dict.fromkeys(entry.makes, target))
 
     def _entry(self, call: Call) -> Entry:
-        return Entry.of(call, bindings_of(call, self._kernels.builder))
-
-    def _is_read_beside(self, result: Any, reader: Entry) -> bool:
-        """Whether anything but an entry reads a result."""
-        return not isinstance(result, relax.DataflowVar) or any(
-            result in entry.reads for entry in self._entries if entry and entry is not reader
-        )
+        return Entry.of(call, bindings_of(call, self._builder))

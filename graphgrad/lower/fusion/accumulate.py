@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, te
 
 from ...ir.calls import calls_op
-from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
+from ...ir.kernel_calls import is_kernel_call, uses_in
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import accumulator_dtype
@@ -163,19 +163,15 @@ class _AccumulationFusion:
 
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):
         self._name, self._func = name, func
-        self._builder = relax.BlockBuilder(mod)
-        self._mod = mod
+        self._kernels = MergedKernels(mod)
         self._accumulators = _donated_params(func)
         self._uses = uses_in(func)
-        self._merged = MergedKernels(self._builder)
-        self._replaced: list[Any] = []
 
     def module(self) -> tvm.IRModule:
         changed = [self._fused(list(block.bindings)) for block in self._func.body.blocks]
-        if not self._replaced:
-            return self._mod
-        self._builder.update_func(self._name, _replace_all_bindings(self._func, changed))
-        return drop_unused_kernels(self._builder.get(), self._replaced)
+        builder = self._kernels.builder
+        builder.update_func(self._name, _replace_all_bindings(self._func, changed))
+        return self._kernels.finished(builder.get())
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
         positions = _positions(bindings)
@@ -256,14 +252,13 @@ class _AccumulationFusion:
         merged = fuse_epilogue(self._part(producer), output or 0, self._part(consumer), position)
         if merged is None:
             return None
-        name = self._merged.add(merged.kernel, producer.args[0], consumer.args[0])
-        self._replaced += [producer.args[0], consumer.args[0]]
+        name = self._kernels.add(merged.kernel, producer.args[0], consumer.args[0])
         types = list(producer.ty.fields) if output is not None else consumer.ty
         call = relax.call_tir(name, relax.Tuple(merged.arguments), types)
-        return self._builder.normalize(call)
+        return self._kernels.builder.normalize(call)
 
     def _part(self, call: Any) -> Part:
-        return Part(self._builder.get()[call.args[0]], list(call.args[1].fields))
+        return Part(self._kernels[call.args[0]], list(call.args[1].fields))
 
 
 def _has_movable_sums(func: Any) -> bool:

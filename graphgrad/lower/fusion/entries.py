@@ -6,7 +6,8 @@ results, or one binding of anything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,24 @@ class Entry:
         makes = frozenset(binding.var for binding in bindings)
         reads = frozenset(v for binding in bindings for v in variables_of(binding.value))
         return cls(bindings, call, reads - makes, makes)
+
+
+class Readers:
+    """How many entries of a block read each variable, while entries are replaced."""
+
+    def __init__(self, entries: Iterable[Entry]):
+        self._counts = Counter(var for entry in entries for var in entry.reads)
+
+    def is_read_beside(self, result: Any, reader: Entry) -> bool:
+        """Whether anything but an entry reads a result: another entry, or what is outside."""
+        others = self._counts[result] - (result in reader.reads)
+        return not isinstance(result, relax.DataflowVar) or others > 0
+
+    def replace(self, entries: Iterable[Entry], joint: Entry) -> None:
+        """Count one entry in the place of others."""
+        for entry in entries:
+            self._counts.subtract(entry.reads)
+        self._counts.update(joint.reads)
 
 
 def bindings_of(call: Call, builder: relax.BlockBuilder) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 
 from ...ir.kernel_calls import bytes_of
-from .entries import Call, Entry, bindings_of, entries_of
+from .entries import Call, Entry, Readers, bindings_of, entries_of
 
 _MIN_SHARED_BYTES = 1 << 16
 """Bytes of a tensor from which on it is worth moving it one time less."""
@@ -50,6 +50,7 @@ class _Block:
     ):
         self._join, self._builder, self._distance = join, builder, distance
         self._entries = entries_of(bindings)
+        self._readers = Readers(self._entries)
 
     def joined(self) -> list[Any]:
         """The bindings, with calls joined."""
@@ -77,10 +78,12 @@ class _Block:
             call = self._join(
                 earlier_entry.call,
                 later_entry.call,
-                lambda result: self._is_needed(result, later_entry),
+                lambda result: self._readers.is_read_beside(result, later_entry),
             )
             if call is not None:
-                self._entries[target] = Entry.of(call, bindings_of(call, self._builder))
+                joint_entry = Entry.of(call, bindings_of(call, self._builder))
+                self._readers.replace((earlier_entry, later_entry), joint_entry)
+                self._entries[target] = joint_entry
                 del self._entries[earlier_position if target == position else position]
                 # The deleted entry was in front of the joint one if that is at the later position.
                 return target if target == earlier_position else target - 1
@@ -98,12 +101,6 @@ class _Block:
         if not any(self._entries[second].reads & entry.makes for entry in between):
             return first
         return None
-
-    def _is_needed(self, result: Any, reader: Entry) -> bool:
-        """Whether a result is read by an entry other than `reader`, or outside the block."""
-        return not isinstance(result, relax.DataflowVar) or any(
-            result in entry.reads for entry in self._entries if entry is not reader
-        )
 
 
 def _may_pay(earlier: Entry, later: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import renew_defs
 
+from ...ir.kernel_calls import drop_unused_kernels, map_dataflow_blocks
 from ...ir.kernel_rewrite import rename_blocks
 from ...ir.kernel_structure import stages, statements_of, substitute_values
 from ...ir.loops import block
@@ -27,26 +29,46 @@ class Part:
 
 
 class MergedKernels:
-    """The kernels that a pass makes of others and adds to a module; those that are equal are one.
+    """The kernels of a module, and those that a pass makes of them; of equal ones it makes one.
 
     Attributes
     ----------
-    made : list of (GlobalVar, PrimFunc)
+    builder : BlockBuilder
+        Of the module with the kernels that are made.
     """
 
-    def __init__(self, builder: relax.BlockBuilder):
-        self._builder = builder
-        self.made: list[tuple[Any, tirx.PrimFunc]] = []
+    def __init__(self, mod: tvm.IRModule):
+        self.builder = relax.BlockBuilder(mod)
+        self._mod = mod
+        self._made: dict[Any, tirx.PrimFunc] = {}
+        self._variables: dict[tvm_ffi.StructuralKey, Any] = {}
+        self._replaced: dict[Any, None] = {}
 
-    def add(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
-        """The variable of a kernel; a new one is named after `origins`, of which it is made."""
-        for variable, made_kernel in self.made:
-            if tvm_ffi.structural_equal(made_kernel, kernel):
-                return variable
-        hint = "_".join(str(origin.name_hint) for origin in origins)
-        variable = self._builder.add_func(kernel, hint)
-        self.made.append((variable, kernel))
-        return variable
+    def __getitem__(self, variable: Any) -> Any:
+        """The function of a variable: the module's, or a kernel that was made."""
+        # Not the builder's: it makes a module for each question.
+        return self._made[variable] if variable in self._made else self._mod[variable]
+
+    def add(self, kernel: tirx.PrimFunc, *replaced: Any) -> Any:
+        """The variable of a kernel that replaces others in calls; a new one has their names."""
+        self._replaced.update(dict.fromkeys(replaced))
+        key = tvm_ffi.StructuralKey(kernel)
+        if key not in self._variables:
+            hint = "_".join(str(origin.name_hint) for origin in replaced)
+            self._variables[key] = self.builder.add_func(kernel, hint)
+            self._made[self._variables[key]] = kernel
+        return self._variables[key]
+
+    def in_blocks(self, change: Callable[[list[Any]], list[Any]]) -> tvm.IRModule:
+        """The module with the bindings of each dataflow block changed; see `finished`."""
+        return self.finished(map_dataflow_blocks(self._mod, change, self.builder))
+
+    def finished(self, changed: tvm.IRModule) -> tvm.IRModule:
+        """A changed module without replaced kernels that nothing calls any more.
+
+        If none was replaced, it is the module that was given.
+        """
+        return drop_unused_kernels(changed, self._replaced) if self._replaced else self._mod
 
 
 def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:

@@ -14,9 +14,7 @@ from tvm import relax, tirx
 from ...ir.kernel_calls import (
     arguments_of,
     bytes_of,
-    drop_unused_kernels,
     is_kernel_call,
-    map_dataflow_blocks,
     variables_of,
 )
 from ...ir.kernel_structure import Stage, stages
@@ -46,28 +44,15 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any, reads_bfloat: bool = False
     reads_bfloat : bool
         As of `may_join`.
     """
-    builder = relax.BlockBuilder(mod)
-    joining = _SiblingFusion(builder, mod, may_repeat, reads_bfloat)
-    changed = map_dataflow_blocks(mod, joining.joined, builder)
-    return drop_unused_kernels(changed, joining.replaced) if joining.replaced else mod
+    kernels = MergedKernels(mod)
+    return kernels.in_blocks(_SiblingFusion(kernels, may_repeat, reads_bfloat).joined)
 
 
 class _SiblingFusion:
-    """Pairs of calls of sibling reductions, each replaced by one call.
+    """Pairs of calls of sibling reductions, each replaced by one call."""
 
-    Attributes
-    ----------
-    replaced : list of GlobalVar
-        Kernels of replaced calls: they may be unused now.
-    """
-
-    def __init__(
-        self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: Any, reads_bfloat: bool
-    ):
-        self._builder, self._mod, self._may_repeat = builder, mod, may_repeat
-        self._reads_bfloat = reads_bfloat
-        self._merged = MergedKernels(builder)
-        self.replaced: list[Any] = []
+    def __init__(self, kernels: MergedKernels, may_repeat: Any, reads_bfloat: bool):
+        self._kernels, self._may_repeat, self._reads_bfloat = kernels, may_repeat, reads_bfloat
         self._reductions: dict[Any, tuple[tirx.PrimFunc, Stage] | None] = {}
 
     def joined(self, bindings: list[Any]) -> list[Any]:
@@ -127,7 +112,7 @@ class _SiblingFusion:
         None if the kernel is not of this form.
         """
         if variable not in self._reductions:
-            self._reductions[variable] = self._as_reduction(self._mod[variable])
+            self._reductions[variable] = self._as_reduction(self._kernels[variable])
         return self._reductions[variable]
 
     def _as_reduction(self, func: Any) -> tuple[tirx.PrimFunc, Stage] | None:
@@ -166,10 +151,10 @@ class _SiblingFusion:
         kernel, arguments = self._joined_kernel(first.value, second.value)
         if kernel is None:
             return None
-        variable = self._merged.add(kernel, first.value.args[0], second.value.args[0])
-        self.replaced += [first.value.args[0], second.value.args[0]]
+        variable = self._kernels.add(kernel, first.value.args[0], second.value.args[0])
         types = [first.value.ty, second.value.ty]
-        call = self._builder.normalize(relax.call_tir(variable, relax.Tuple(arguments), types))
+        call = relax.call_tir(variable, relax.Tuple(arguments), types)
+        call = self._kernels.builder.normalize(call)
         results = relax.DataflowVar("sums", call.ty)
         items = []
         for index, binding in enumerate((first, second)):

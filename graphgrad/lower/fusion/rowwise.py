@@ -17,7 +17,6 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import ScheduleError
 
-from ...ir.kernel_calls import drop_unused_kernels, map_dataflow_blocks
 from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
 from ..cpu.contraction import blocks_of
@@ -59,14 +58,13 @@ def fuse_rowwise(mod: tvm.IRModule, processor: Processor, may_repeat: MayRepeat)
     may_repeat : function
         Which maps a schedule will inline; see `inline_maps`.
     """
-    builder = relax.BlockBuilder(mod)
-    kernels = _Kernels(builder, mod, processor, may_repeat)
-    changed = map_dataflow_blocks(
-        mod,
-        lambda bindings: joined_calls(bindings, kernels.joint, builder, _MAX_BINDING_DISTANCE),
-        builder,
+    kernels = MergedKernels(mod)
+    chains = _Chains(kernels, processor, may_repeat)
+    return kernels.in_blocks(
+        lambda bindings: joined_calls(
+            bindings, chains.joint, kernels.builder, _MAX_BINDING_DISTANCE
+        )
     )
-    return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
 
 
 @dataclass(frozen=True)
@@ -125,29 +123,14 @@ def _is_large_view(kernel: tirx.PrimFunc, kernel_stages: Sequence[Stage]) -> boo
     return is_large and bool(relax.analysis.has_reshape_pattern(kernel))
 
 
-class _Kernels:
-    """The kernels of a module, and those made of several.
+class _Chains:
+    """The kernels of a module that may be part of a chain of rows, and those made of several."""
 
-    Attributes
-    ----------
-    replaced : list of GlobalVar
-        Kernels of replaced calls: they may be unused now.
-    """
-
-    def __init__(
-        self,
-        builder: relax.BlockBuilder,
-        mod: tvm.IRModule,
-        processor: Processor,
-        may_repeat: MayRepeat,
-    ):
-        self.builder, self._mod, self._processor = builder, mod, processor
-        self._may_repeat = may_repeat
+    def __init__(self, kernels: MergedKernels, processor: Processor, may_repeat: MayRepeat):
+        self._kernels, self._processor, self._may_repeat = kernels, processor, may_repeat
         self._known: dict[Any, _Rows | None] = {}
         self._inlined: dict[Any, tirx.PrimFunc | None] = {}
         self._refused: set[Any] = set()
-        self._merged = MergedKernels(builder)
-        self.replaced: list[Any] = []
 
     def joint(self, first: Call, second: Call, is_needed: Callable[[Any], bool]) -> Call | None:
         """One call in the place of two, as `Join` says; None if they are no chain of rows."""
@@ -191,21 +174,13 @@ class _Kernels:
         ] + second.results
         if len(results) > _MAX_RESULTS or not self._is_chain(joined.kernel):
             return None
-        self.replaced += [first.kernel, second.kernel]
-        name = self._merged.add(joined.kernel, first.kernel, second.kernel)
+        name = self._kernels.add(joined.kernel, first.kernel, second.kernel)
         return Call(name, joined.arguments, results, second.span)
-
-    def _kernel(self, variable: Any) -> Any:
-        # The module is the one before this pass: new kernels are only in the builder and here.
-        made_kernel = next(
-            (func for name, func in self._merged.made if name.same_as(variable)), None
-        )
-        return self._mod[variable] if made_kernel is None else made_kernel
 
     def _rows(self, variable: Any) -> _Rows | None:
         """The description of a kernel; None if it cannot be part of a chain."""
         if variable not in self._known:
-            kernel = self._kernel(variable)
+            kernel = self._kernels[variable]
             is_kernel = isinstance(kernel, tirx.PrimFunc)
             self._known[variable] = _Rows.of(kernel, self._processor) if is_kernel else None
         return self._known[variable]
@@ -220,7 +195,7 @@ class _Kernels:
     def _inline_all_maps(self, variable: Any) -> tirx.PrimFunc | None:
         """A kernel with its maps inlined; None if TVM refuses that."""
         if variable not in self._inlined:
-            kernel = self._kernel(variable)
+            kernel = self._kernels[variable]
             try:
                 sch = schedule_of(kernel)
                 inline_maps(sch, self._may_repeat)

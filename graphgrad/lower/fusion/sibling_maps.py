@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
-from ...ir.kernel_calls import drop_unused_kernels, map_dataflow_blocks
 from ...ir.kernel_structure import Stage, is_among, stages
 from ...ir.passes import Phase, compiler_pass
 from ..cpu.joint_nests import share_functions
@@ -46,46 +45,34 @@ def fuse_maps(mod: tvm.IRModule, may_repeat: MayRepeat) -> tvm.IRModule:
     may_repeat : function
         Which maps a schedule will inline; see `inline_maps`.
     """
-    builder = relax.BlockBuilder(mod)
-    kernels = _Maps(builder, mod, may_repeat)
-    changed = map_dataflow_blocks(
-        mod,
-        lambda bindings: joined_calls(bindings, kernels.joint, builder, _MAX_DISTANCE),
-        builder,
+    kernels = MergedKernels(mod)
+    maps = _Maps(kernels, may_repeat)
+    return kernels.in_blocks(
+        lambda bindings: joined_calls(bindings, maps.joint, kernels.builder, _MAX_DISTANCE)
     )
-    return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
 
 
 class _Maps:
-    """The kernels of a module that are maps, and those made of several.
+    """The kernels of a module that are maps, and those made of several."""
 
-    Attributes
-    ----------
-    replaced : list of GlobalVar
-        Kernels of replaced calls: they may be unused now.
-    """
-
-    def __init__(self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: MayRepeat):
-        self._mod, self._may_repeat = mod, may_repeat
-        self._merged = MergedKernels(builder)
+    def __init__(self, kernels: MergedKernels, may_repeat: MayRepeat):
+        self._kernels, self._may_repeat = kernels, may_repeat
         self._known: dict[Any, tirx.PrimFunc | None] = {}
-        self.replaced: list[Any] = []
 
     def joint(self, first: Call, second: Call, _: Callable[[Any], bool]) -> Call | None:
         """One call in the place of two, as `Join` says; None if they are no siblings."""
-        kernels = self._maps(first.kernel), self._maps(second.kernel)
+        maps = self._maps(first.kernel), self._maps(second.kernel)
         results = [*first.results, *second.results]
         reads_result = any(is_among(a, first.results) for a in second.arguments)
-        if None in kernels or reads_result or len(results) > _MAX_RESULTS:
+        if None in maps or reads_result or len(results) > _MAX_RESULTS:
             return None
         joined = side_by_side(
-            Part(kernels[0], first.arguments),
-            Part(kernels[1], second.arguments),
+            Part(maps[0], first.arguments),
+            Part(maps[1], second.arguments),
         )
         if not all(share_functions(*pair) for pair in pairwise(stages(joined.kernel) or [])):
             return None
-        self.replaced += [first.kernel, second.kernel]
-        name = self._merged.add(joined.kernel, first.kernel, second.kernel)
+        name = self._kernels.add(joined.kernel, first.kernel, second.kernel)
         self._known[name] = joined.kernel
         return Call(name, joined.arguments, results, second.span)
 
@@ -95,7 +82,7 @@ class _Maps:
         None if it is anything else, or has no functions that may be shared.
         """
         if variable not in self._known:
-            self._known[variable] = self._inlined(self._mod[variable])
+            self._known[variable] = self._inlined(self._kernels[variable])
         return self._known[variable]
 
     def _inlined(self, func: Any) -> tirx.PrimFunc | None:

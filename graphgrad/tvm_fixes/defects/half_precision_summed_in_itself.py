@@ -31,7 +31,7 @@ DEFECT = Defect(
         "graphgrad.fallback.lowering.wide_reductions",
         "graphgrad.ops.reduce",
         "graphgrad.ops.linalg",
-        "graphgrad.ops.conv",
+        "graphgrad.ops.conv.stages",
         "graphgrad.ops.norm",
         "graphgrad.ops.pool",
         "graphgrad.ops.cumulative",

@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.fallback.common_subexpressions import (
+from graphgrad.fallback.bindings import (
     Placement,
     bind_in_regions,
     fragile,
