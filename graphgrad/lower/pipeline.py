@@ -53,6 +53,7 @@ from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
+from .cuda.library.transpositions import move_transpositions
 from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
@@ -90,7 +91,7 @@ PASSES: list[Entry] = [
     specialize_kernels,
     compute_attention_in_blocks,
     fold_permutations,
-    When("libraries", [call_attention_library, call_libraries]),
+    When("libraries", [call_attention_library, move_transpositions, call_libraries]),
     accumulate_early,
     name_inner_tuples,
     decide_fusion,
