@@ -110,7 +110,8 @@ class _EarlyAccumulation:
         for binding in bindings:
             if calls_op(binding.value, "relax.add") and binding.var not in gradients:
                 total, last = binding.value.args
-                if total in bound and last in bound and total.ty == binding.var.ty:
+                is_whole = total.ty == binding.var.ty and last.ty == binding.var.ty
+                if is_whole and total in bound and last in bound:
                     joined = self._sum(bound[last], binding)
                     if len(joined) == 1:
                         scattered.add(last)
