@@ -155,8 +155,8 @@ Where derived gradients evaluate more:
 - resampling by a table (resize, adaptive pooling): the rule reads the transposed table, and what is
   derived adds at the places that the table says.
 
-Where they take more time for no more evaluations, it is what the schedules make of their kernels. In
-max_pool_gather the rule knows that no element is in two windows, or which ones; what is derived
+Where they take more time for no more evaluations, it is what the schedules make of their kernels.
+In max_pool_gather the rule knows that no element is in two windows, or which ones; what is derived
 adds to zeros where the places say. In instance_norm the sums by channel go over the images once
 more, because fusion by rows does not split them into sums of rows.
 
