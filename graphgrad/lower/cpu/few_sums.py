@@ -7,7 +7,7 @@
       y[c, r, s] = the sum of the lanes
 
 So is the gradient of a depthwise convolution by its weights. Channels are far apart in memory, and
-the results of one of them are fewer than the lanes of a vector.
+the results of one of them fill no vector.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def nest_of(
         return None
     few = _few_results(stage)
     if not 1 < volume(few) <= processor.registers - _SPARE_REGISTERS:
+        return None
+    if (few[-1].extent or 0) >= lanes:  # `dot_products` stores whole vectors of results
         return None
     if any(stride(read, along.var) != 1 for read in stage.loads):
         return None
