@@ -1,14 +1,15 @@
 """Kernels, bytes and the predicted time of a training step on a GPU, which need none to be known.
 
     python bench/gpu/budget.py [NETWORK …] [--precision bfloat16] [--arch sm_90] [--json] [--check]
-                               [--ratchet]
+                               [--ratchet] [--calls 10]
 
 Lowers the step of a network of `full_networks` (torch for those that its exporter writes) with
 cuDNN's plans (`pip install 'graphgrad[cuda-libs]'`) and counts. A call of a kernel counts with the
 launches in it; a call of cuDNN as one. Bytes: each tensor that a call reads or writes counts once,
-buffers between the launches of a kernel twice, workspaces twice. The time is the sum over calls of
-the largest of bytes / 4.3 TB/s, operations / rate, and 2 us for each launch: what no kernel could
-beat, not what these kernels take.
+one of which few elements are read with the 32 bytes around each; buffers between the launches of a
+kernel count twice, workspaces twice. The time is the sum over calls of the largest of
+bytes / 4.3 TB/s, operations / rate, and 2 us for each launch: what no kernel could beat, not what
+these kernels take. `--calls` tells which kernels and calls take most of it.
 
 `--check` exits with 1, and names what is worse than `budgets.json`, or short of a goal of the
 project; `--ratchet` lowers the figures in that file to those that are reached.
@@ -53,6 +54,9 @@ GOALS = {
     "gpt2-4 bfloat16 sm_90": {"milliseconds": 4 * 1024 / 600_000 * 1e3},
 }
 """What the project aims at."""
+
+SECTOR = 32
+"""Bytes of memory that the smallest access moves."""
 
 _COUNTED = (tirx.For, tirx.AllocBuffer, SBlockRealize)
 """What counts once for each trip of the host's loops around it."""
@@ -161,7 +165,11 @@ def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
     launches = sum(
         _trips(loop, hosts) for loop in nodes_in(func.body, tirx.For) if _is_launch(loop)
     )
-    moved = sum(_bytes(parameter.ty) for parameter in func.params if hasattr(parameter.ty, "shape"))
+    tensors = [parameter for parameter in func.params if hasattr(parameter.ty, "shape")]
+    reads = _reads(func)
+    moved = sum(
+        min(_bytes(each.ty), reads.get(str(each.data), math.inf) * SECTOR) for each in tensors
+    )
     root = getattr(func.body, "block", None)
     between = [] if root is None else [(buffer, 1) for buffer in root.alloc_buffers]
     between += [(a.buffer, _trips(a, hosts)) for a in nodes_in(func.body, tirx.AllocBuffer)]
@@ -193,6 +201,40 @@ def _trips(node: Any, hosts: Sequence[tuple[int, list[Any]]]) -> int:
 def _bytes(tensor: Any) -> int:
     extents = [static(extent) or 1 for extent in tensor.shape]
     return math.prod(extents) * bits(str(tensor.dtype)) // 8
+
+
+def _reads(func: tirx.PrimFunc) -> dict[str, float]:
+    """How many elements a kernel reads at most of each tensor, by the name of its memory.
+
+    Any number of what it writes, or reads under another name.
+    """
+    reads: Counter[str] = Counter()
+    for access, runs in _accesses(func.body, 1):
+        is_store = isinstance(access, tirx.BufferStore)
+        name = str(access.buffer.data if is_store else access.source.data)
+        reads[name] += math.inf if is_store else runs  # type: ignore[assignment]
+    renamed = {str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
+    return {name: math.inf if name in renamed else count for name, count in reads.items()}
+
+
+def _accesses(statement: Any, runs: float) -> Iterator[tuple[Any, float]]:
+    """Yield the loads and stores of a statement, with how often each runs at most."""
+    if isinstance(statement, tirx.For):
+        yield from _accesses(statement.body, runs * (static(statement.extent) or math.inf))
+    elif isinstance(statement, tirx.SeqStmt):
+        for each in statement.seq:
+            yield from _accesses(each, runs)
+    elif isinstance(statement, SBlockRealize):
+        for each in filter(None, (statement.block.init, statement.block.body)):
+            yield from _accesses(each, runs)
+    elif isinstance(statement, tirx.IfThenElse):
+        yield from ((load, runs) for load in nodes_in(statement.condition, tvm.ir.TensorLoad))
+        for each in filter(None, (statement.then_case, statement.else_case)):
+            yield from _accesses(each, runs)
+    else:  # loads and stores; what encloses others in another way may run any number of times
+        times = math.inf if hasattr(statement, "body") else runs
+        accesses = (tvm.ir.TensorLoad, tirx.BufferStore)
+        yield from ((each, times) for each in nodes_in(statement, accesses))
 
 
 def _operations(func: tirx.PrimFunc) -> int:
@@ -282,14 +324,14 @@ def text(budgets: Sequence[Budget]) -> str:
 
 
 def costliest(calls: Sequence[Call], count: int = 10) -> str:
-    """The kernels that take most of a step, with how often each is called."""
-    totals: Counter[str] = Counter()
-    times: Counter[str] = Counter(call.name for call in calls)
+    """The kernels and calls of cuDNN that take most of a step: how often, and what one moves."""
+    totals: Counter[Call] = Counter()
+    times: Counter[Call] = Counter(calls)
     for call in calls:
-        totals[call.name] += call.seconds
+        totals[call] += call.seconds  # type: ignore[assignment]
     return "\n".join(
-        f"  {1e3 * seconds:8.3f} ms  {times[name]:4d} x {name[:90]}"
-        for name, seconds in totals.most_common(count)
+        f"  {1e3 * seconds:8.3f} ms {times[call]:4d} x {call.bytes / 1e6:7.1f} MB {call.name[:90]}"
+        for call, seconds in totals.most_common(count)
     )
 
 
@@ -304,6 +346,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something is short")
     parser.add_argument("--ratchet", action="store_true", help="write what is reached")
+    parser.add_argument("--calls", type=int, default=10, help="how many of the costliest to name")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.networks) - set(names)):
         parser.error(f"there is no network {unknown[0]}; there are {', '.join(names)}")
@@ -318,7 +361,7 @@ def main() -> int:
         for precision in arguments.precision:
             result, calls = budget(network, precision, arguments.arch)
             budgets.append(result)
-            print(f"{result.key}\n{costliest(calls)}", file=sys.stderr)
+            print(f"{result.key}\n{costliest(calls, arguments.calls)}", file=sys.stderr)
     ratchet = json.loads(RATCHET.read_text(encoding="utf-8")) if RATCHET.exists() else {}
     worse = [*shortfalls(budgets, ratchet), *short_of_goals(budgets)]
     if arguments.ratchet:
