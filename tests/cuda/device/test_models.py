@@ -2,7 +2,7 @@
 
 A gradient is that of float64 up to the rounding errors that the host makes of it in the same
 precision. Recorded steps have the bits of steps that are not, whose threads run in the reverse
-order where the device is emulated. All take an hour on two cores:
+order where the device is emulated. All take hours on two cores:
 
     python -m tests.emulator python -m pytest -m slow tests/cuda/device/test_models.py
 """
