@@ -156,13 +156,9 @@ Where derived gradients evaluate more:
   derived adds at the places that the table says.
 
 Where they take more time for no more evaluations, it is what the schedules make of their kernels.
-Moments are carried in float64, and what is derived of them is computed in float64, too, where the
-rule takes float32: so in moments, batch_norm and instance_norm. In instance_norm, besides, the sums
-by channel go over the images once more, because fusion by rows does not split them into sums of
-rows; in max_pool_gather the rule knows that no element is in two windows, or which ones. Much more
-time take scatter_swap and scatter_recurrence, which gradients of scatters consist of and which are
-derived for gradients of gradients alone: their updates are sorted by place, and go through one
-recurrence.
+In max_pool_gather the rule knows that no element is in two windows, or which ones; what is derived
+adds to zeros where the places say. In instance_norm the sums by channel go over the images once
+more, because fusion by rows does not split them into sums of rows.
 
 Whole networks train by both with `python bench/step.py --contenders graphgrad,graphgrad_derived`,
 recurrent ones with `python bench/loops.py` and the same contenders."""

@@ -64,6 +64,14 @@ def _sgemm() -> Iterator[Case]:
             yield Case(Product(extent, extent, extent, form), "forward")
 
 
+def _bert() -> Iterator[Case]:
+    """Yield the products of BERT-base with weights, of 8 × 128 tokens, and of their gradients."""
+    for inputs, outputs in ((768, 768), (768, 3072), (3072, 768)):
+        yield Case(Product(1024, inputs, outputs, "NN"), "forward")
+        yield Case(Product(1024, outputs, inputs, "NT"), "forward")
+        yield Case(Product(inputs, 1024, outputs, "TN"), "forward")
+
+
 def _derived() -> Iterator[Case]:
     """Yield gradients of contractions: convolutions, products, batches of them, linear layers."""
     for work in (
@@ -88,6 +96,7 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
     "vgg16_32": _network(build="vgg16_bn", batch=32, head="cifar", size=32),
     "depthwise": _network(lambda work: work.groups > 1, build="mobilenet_v2", batch=8),
     "sgemm": _sgemm,
+    "bert": _bert,
     "derived": _derived,
 }
-DEFAULT_GROUPS = [group for group in GROUPS if group != "resnet50_32"]
+DEFAULT_GROUPS = [group for group in GROUPS if group not in ("resnet50_32", "bert")]

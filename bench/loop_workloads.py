@@ -63,7 +63,7 @@ class Loop:
         """Write the workload, with seeded weights and data."""
         (folder / "loop.json").write_text(json.dumps(asdict(self)))
         if self.kind == LANGUAGE_MODEL:
-            onnx.save(self._language_model(), folder / "model.onnx")
+            onnx.save(self.language_model(), folder / "model.onnx")
             shape = self.steps, self.batch
             generator = np.random.default_rng(1)
             tokens, labels = generator.integers(0, self.vocabulary, (2, *shape))
@@ -74,8 +74,8 @@ class Loop:
         np.savez(folder / "arrays.npz", **self._arrays())
         return Workload(folder)
 
-    def _language_model(self) -> onnx.ModelProto:
-        """The file of a language model, as PyTorch's exporter writes one."""
+    def language_model(self) -> onnx.ModelProto:
+        """Return the file of a language model, as PyTorch's exporter writes one."""
         generator = np.random.default_rng(0)
         scale = self.width**-0.5
         out_width = self.directions * self.width

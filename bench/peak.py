@@ -1,4 +1,4 @@
-"""What the machine can do at most: multiply-adds in registers, and bytes from memory and cache.
+"""What the machine can do at most: multiply-adds, exponentials, bytes from memory and cache.
 
     python peak.py THREADS CLOCK
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import relax
 from tvm.script.parser import tirx as T
 
 import graphgrad as gg
@@ -26,6 +27,7 @@ ITERATIONS = 1 << 22  # of each thread: tens of milliseconds
 ELEMENTS = 1 << 24  # of the arrays that are copied: larger than any cache
 WEIGHTS = 1 << 20  # of the array that is read again and again, as a step of a wide LSTM reads it
 SWEEPS = 64
+EXPONENTS = 1 << 16  # for each thread: with their results they fit a core's own cache
 
 
 def main() -> None:
@@ -39,10 +41,12 @@ def measured(
     iterations: int = ITERATIONS,
     elements: int = ELEMENTS,
 ) -> dict[str, float]:
-    """Return the best of some rounds: GFLOP/s in float32, and GB/s.
+    """Return the best of some rounds: GFLOP/s in float32, GB/s, and exponentials.
 
     Those of a copy count both ways; those from the cache are of reads of 4 MB, shared by threads,
-    which no core's own cache holds. TVM has `threads` threads, by the environment of this process.
+    which no core's own cache holds. Exponentials, in billions a second, are computed as graphgrad
+    computes them, from a core's own cache and into it. TVM has `threads` threads, by the
+    environment of this process.
     """
 
     def least(run: Callable[[], None]) -> float:
@@ -64,10 +68,18 @@ def measured(
     weights = to_tensor(np.zeros(WEIGHTS, np.float32))
     reading = compiled(reads(threads, WEIGHTS // threads, SWEEPS, chains, lanes))
     read_bytes = SWEEPS * weights.numpy().nbytes
+    exponents = np.linspace(-8, 0, threads * EXPONENTS, dtype=np.float32)
+    powers, given = exponentials(exponents.size), to_tensor(exponents)
+
+    def sweep_exponentials() -> None:
+        for _ in range(SWEEPS):
+            powers(given)
+
     return {
         "gflops": operations / least(lambda: adding(factors, sums)) / 1e9,
         "gb_per_s": 2 * copy.numpy().nbytes / least(lambda: copying(source, copy)) / 1e9,
         "cache_gb_per_s": read_bytes / least(lambda: reading(weights, sums)) / 1e9,
+        "giga_exponentials_per_s": SWEEPS * exponents.size / least(sweep_exponentials) / 1e9,
     }
 
 
@@ -150,6 +162,18 @@ def reads(tasks: int, elements: int, sweeps: int, chains: int, lanes: int) -> An
                     sums[task, chain * lanes + lane] = x[chain * lanes + lane]
 
     return main
+
+
+def exponentials(elements: int) -> Callable[..., Any]:
+    """Return a function of as many elements, compiled as any program is."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([elements], "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.exp(x)))
+    function: Callable[..., Any] = relax.VirtualMachine(gg.compile(builder.get()), tvm.cpu())[
+        "main"
+    ]
+    return function
 
 
 def _registers() -> tuple[int, int]:

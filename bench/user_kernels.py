@@ -4,8 +4,8 @@
 
 The kernels of `examples/kernels`, as tensor expressions and in TVMScript; nothing in graphgrad
 knows any of them. Value and gradients by all floats are compared with PyTorch's before anything is
-timed. Contenders take turns in rounds, the others stopped, and the ratio is the median over rounds,
-so that it holds on a machine that others use too.
+timed. Contenders take turns in rounds, the others stopped, and the ratio is the median over the
+rounds in which nothing else kept the machine busy; over all of them, if there was none.
 """
 
 from __future__ import annotations
@@ -98,10 +98,14 @@ def ratios(records: Mapping[str, Record]) -> dict[str, float | None]:
 
 
 def paired(ours: Record, theirs: Record) -> float:
-    """Return the median over rounds of the ratio of two contenders' times."""
+    """Return the median over rounds of the ratio of two contenders' times.
+
+    Rounds count in which both were alone; all of them only if there is none.
+    """
+    rounds = list(zip(ours.turns, theirs.turns, strict=False))
+    alone = [each for each in rounds if all(t.load <= ours.rules.max_load for t in each)]
     return statistics.median(
-        statistics.median(a.seconds) / statistics.median(b.seconds)
-        for a, b in zip(ours.turns, theirs.turns, strict=False)
+        statistics.median(a.seconds) / statistics.median(b.seconds) for a, b in alone or rounds
     )
 
 

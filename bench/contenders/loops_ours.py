@@ -62,6 +62,7 @@ class Gradients:
         self._tensors = [to_tensor(array) for array in (*arrays.values(), np.float32(1))]
 
     def __call__(self) -> float:
+        self._gradients: Any = None  # those of the last call make room, as they do in torch
         outputs, self._gradients = self._function(*self._tensors)
         return float(flat(outputs)[0])
 

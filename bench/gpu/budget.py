@@ -1,14 +1,15 @@
 """Kernels, bytes and the predicted time of a training step on a GPU, which need none to be known.
 
     python bench/gpu/budget.py [NETWORK …] [--precision bfloat16] [--arch sm_90] [--json] [--check]
-                               [--ratchet]
+                               [--ratchet] [--calls 10]
 
 Lowers the step of a network of `full_networks` (torch for those that its exporter writes) with
 cuDNN's plans (`pip install 'graphgrad[cuda-libs]'`) and counts. A call of a kernel counts with the
 launches in it; a call of cuDNN as one. Bytes: each tensor that a call reads or writes counts once,
-buffers between the launches of a kernel twice, workspaces twice. The time is the sum over calls of
-the largest of bytes / 4.3 TB/s, operations / rate, and 2 us for each launch: what no kernel could
-beat, not what these kernels take.
+one of which few elements are read with the 32 bytes around each; buffers between the launches of a
+kernel count twice, workspaces twice. The time is the sum over calls of the largest of
+bytes / 4.3 TB/s, operations / rate, and 2 us for each launch: what no kernel could beat, not what
+these kernels take. `--calls` tells which kernels and calls take most of it.
 
 `--check` exits with 1, and names what is worse than `budgets.json`, or short of a goal of the
 project; `--ratchet` lowers the figures in that file to those that are reached.
@@ -33,7 +34,7 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import static
+from graphgrad.ir.kernel_structure import buffer_of, static
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
@@ -53,6 +54,12 @@ GOALS = {
     "gpt2-4 bfloat16 sm_90": {"milliseconds": 4 * 1024 / 600_000 * 1e3},
 }
 """What the project aims at."""
+
+SECTOR = 32
+"""Bytes of memory that the smallest access moves."""
+
+_COUNTED = (tirx.For, tirx.AllocBuffer, SBlockRealize)
+"""What counts once for each trip of the host's loops around it."""
 
 SLACK = 1.01
 """How much worse than the ratchet a figure may be: fewer launches may cost a few more bytes."""
@@ -154,18 +161,41 @@ def _library_call(call: Any) -> Call:
 
 def _kernel_call(name: str, func: tirx.PrimFunc, capability: int) -> Call:
     rates = RATES[capability]
+    hosts = _loops_of_host(func)
     launches = sum(
-        loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
-        for loop in nodes_in(func.body, tirx.For)
+        _trips(loop, hosts) for loop in nodes_in(func.body, tirx.For) if _is_launch(loop)
     )
-    moved = sum(_bytes(parameter.ty) for parameter in func.params if hasattr(parameter.ty, "shape"))
+    tensors = [parameter for parameter in func.params if hasattr(parameter.ty, "shape")]
+    reads = _reads(func)
+    moved = sum(
+        min(_bytes(each.ty), reads.get(str(each.data), math.inf) * SECTOR) for each in tensors
+    )
     root = getattr(func.body, "block", None)
-    between = [] if root is None else list(root.alloc_buffers)
-    between += [allocation.buffer for allocation in nodes_in(func.body, tirx.AllocBuffer)]
-    moved += 2 * sum(_bytes(buffer) for buffer in between if buffer.scope() == "global")
+    between = [] if root is None else [(buffer, 1) for buffer in root.alloc_buffers]
+    between += [(a.buffer, _trips(a, hosts)) for a in nodes_in(func.body, tirx.AllocBuffer)]
+    moved += 2 * sum(trips * _bytes(b) for b, trips in between if b.scope() == "global")
     computed = _operations(func) / rates.single + _seconds_on_tensor_cores(func, rates)
     launched = max(launches, 1)
     return Call(name, launched, moved, max(moved / rates.bytes, computed, launched * rates.launch))
+
+
+def _is_launch(loop: Any) -> bool:
+    """Whether a loop is over the blocks of a launch."""
+    return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
+
+
+def _loops_of_host(func: tirx.PrimFunc) -> list[tuple[int, list[Any]]]:
+    """The trips of loops around launches, and what is in them."""
+    return [
+        (static(loop.extent) or 1, nodes_in(loop.body, _COUNTED))
+        for loop in nodes_in(func.body, tirx.For)
+        if loop.thread_binding is None and any(map(_is_launch, nodes_in(loop.body, tirx.For)))
+    ]
+
+
+def _trips(node: Any, hosts: Sequence[tuple[int, list[Any]]]) -> int:
+    """How often the host comes to something that is in its loops."""
+    return math.prod(trips for trips, inner in hosts if any(node.same_as(each) for each in inner))
 
 
 def _bytes(tensor: Any) -> int:
@@ -173,30 +203,66 @@ def _bytes(tensor: Any) -> int:
     return math.prod(extents) * bits(str(tensor.dtype)) // 8
 
 
+def _reads(func: tirx.PrimFunc) -> dict[str, float]:
+    """How many elements a kernel reads at most of each tensor, by the name of its memory.
+
+    Any number of what it writes.
+    """
+    views = {each.buffer: str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
+    reads: Counter[str] = Counter()
+    for access, runs in _accesses(func.body, 1):
+        buffer = buffer_of(access)
+        is_store = isinstance(access, tirx.BufferStore)
+        name = views.get(buffer, str(buffer.data))
+        reads[name] += math.inf if is_store else runs  # type: ignore[assignment]
+    return dict(reads)
+
+
+def _accesses(statement: Any, runs: float) -> Iterator[tuple[Any, float]]:
+    """Yield the loads and stores of a statement, with how often each runs at most."""
+    if isinstance(statement, tirx.For):
+        trips = static(statement.extent)
+        if trips != 0:
+            yield from _accesses(statement.body, runs * (math.inf if trips is None else trips))
+    elif isinstance(statement, tirx.SeqStmt):
+        for each in statement.seq:
+            yield from _accesses(each, runs)
+    elif isinstance(statement, SBlockRealize):
+        for each in filter(None, (statement.block.init, statement.block.body)):
+            yield from _accesses(each, runs)
+    elif isinstance(statement, tirx.IfThenElse):
+        yield from ((load, runs) for load in nodes_in(statement.condition, tvm.ir.TensorLoad))
+        for each in filter(None, (statement.then_case, statement.else_case)):
+            yield from _accesses(each, runs)
+    else:  # loads and stores; what encloses others in another way may run any number of times
+        times = math.inf if hasattr(statement, "body") else runs
+        accesses = (tvm.ir.TensorLoad, tirx.BufferStore)
+        yield from ((each, times) for each in nodes_in(statement, accesses))
+
+
 def _operations(func: tirx.PrimFunc) -> int:
     """Two for each point of the loops of a block that adds up; one for those of others."""
-    total = 0
+    total, hosts = 0, _loops_of_host(func)
     for realize in nodes_in(func.body, SBlockRealize):
         block = realize.block
         points = math.prod(static(each.dom.extent) or 1 for each in block.iter_vars)
-        total += points * (2 if block.init is not None else 1)
+        total += _trips(realize, hosts) * points * (2 if block.init is not None else 1)
     return total
 
 
 def _seconds_on_tensor_cores(func: tirx.PrimFunc, rates: Rates) -> float:
     """The time of what warps multiply on tensor cores, in each trip of the loop over stages."""
-    total = 0.0
-    for launch in nodes_in(func.body, tirx.For):
-        thread = launch.thread_binding
-        if thread is None or str(thread.thread_tag) != "blockIdx.x":
-            continue
+    total, hosts = 0.0, _loops_of_host(func)
+    for launch in filter(_is_launch, nodes_in(func.body, tirx.For)):
         for stages in nodes_in(launch.body, tirx.For):
             if int(stages.kind) != tirx.ForKind.SERIAL:
                 continue
             for number, operations in filter(None, map(multiplied, nodes_in(stages, tvm.ir.Call))):
                 warps = _threads(launch) // WARP
                 done = int(launch.extent) * warps * (int(stages.extent) - 1) * operations
-                total += done / (rates.tf32 if number == TF32 else rates.half)
+                total += (
+                    _trips(launch, hosts) * done / (rates.tf32 if number == TF32 else rates.half)
+                )
     return total
 
 
@@ -261,14 +327,14 @@ def text(budgets: Sequence[Budget]) -> str:
 
 
 def costliest(calls: Sequence[Call], count: int = 10) -> str:
-    """The kernels that take most of a step, with how often each is called."""
-    totals: Counter[str] = Counter()
-    times: Counter[str] = Counter(call.name for call in calls)
+    """The kernels and calls of cuDNN that take most of a step: how often, and what one moves."""
+    totals: Counter[Call] = Counter()
+    times: Counter[Call] = Counter(calls)
     for call in calls:
-        totals[call.name] += call.seconds
+        totals[call] += call.seconds  # type: ignore[assignment]
     return "\n".join(
-        f"  {1e3 * seconds:8.3f} ms  {times[name]:4d} x {name[:90]}"
-        for name, seconds in totals.most_common(count)
+        f"  {1e3 * seconds:8.3f} ms {times[call]:4d} x {call.bytes / 1e6:7.1f} MB {call.name[:90]}"
+        for call, seconds in totals.most_common(count)
     )
 
 
@@ -283,6 +349,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something is short")
     parser.add_argument("--ratchet", action="store_true", help="write what is reached")
+    parser.add_argument("--calls", type=int, default=10, help="how many of the costliest to name")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.networks) - set(names)):
         parser.error(f"there is no network {unknown[0]}; there are {', '.join(names)}")
@@ -297,7 +364,7 @@ def main() -> int:
         for precision in arguments.precision:
             result, calls = budget(network, precision, arguments.arch)
             budgets.append(result)
-            print(f"{result.key}\n{costliest(calls)}", file=sys.stderr)
+            print(f"{result.key}\n{costliest(calls, arguments.calls)}", file=sys.stderr)
     ratchet = json.loads(RATCHET.read_text(encoding="utf-8")) if RATCHET.exists() else {}
     worse = [*shortfalls(budgets, ratchet), *short_of_goals(budgets)]
     if arguments.ratchet:

@@ -66,6 +66,17 @@ def _by_torch(
     return proto
 
 
+def _recurrent(loop: str) -> Callable[[], onnx.ModelProto]:
+    """A language model of `loop_workloads`: two layers of 512, 16 sentences of 64 words."""
+
+    def proto() -> onnx.ModelProto:
+        from loop_workloads import LOOPS  # noqa: PLC0415 (its folder is found by now)
+
+        return LOOPS[loop].language_model()
+
+    return proto
+
+
 def _encoder() -> onnx.ModelProto:
     from pack import onnx_file  # noqa: PLC0415 (as above)
 
@@ -90,6 +101,8 @@ NETWORKS = {
     ),
     "encoder-64": Network(_encoder, (64, TIMED["encoder-64"].sizes["length"])),
     "gpt2-4": Network(_by_torch("gpt", _GPT2, (4, 1024), _GPT2["classes"]), (4, 1024)),
+    "lstm-16": Network(_recurrent("lstm"), (64, 16)),
+    "gru-16": Network(_recurrent("gru"), (64, 16)),
     "vit-b-64": Network(_by_torch("vit", _VIT_B, (64, *IMAGE)), (64, *IMAGE)),
 }
 """By a name that says the batch."""

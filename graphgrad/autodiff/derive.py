@@ -18,7 +18,7 @@ from ..errors import GraphGradError, LoweringError, MissingGradientError
 from ..fallback.kernels.expressions import kernel_key
 from ..fallback.kernels.gradient import (
     GradientKernel,
-    GradientKernels,
+    derivation_of,
     gradient_kernels,
     saved_output_count,
     saving_kernel,
@@ -179,14 +179,13 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     count = len(result_types(call.ty_args[0]))
     saved = range(max(count - saved_output_count(func), 0), count)
 
-    def kernels_without(constant: Sequence[int]) -> GradientKernels:
-        return gradient_kernels(func, len(data_of(call)), count, constant)
-
-    kernels_without(saved)  # what cannot be derived is refused here, before anything is written
+    # What cannot be derived is refused here, before anything is written.
+    derivation_of(func, len(data_of(call)), count, saved)
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
         # Only a gradient of the gradient sends cotangents to what was saved for it.
-        kernels = kernels_without([n for n in saved if _is_zero(cotangents[n])])
+        constant = [n for n, ct in enumerate(cotangents) if _is_zero(ct)]
+        kernels = gradient_kernels(func, len(data_of(call)), count, constant)
         shared: list[Tensor] = []
         tensors = {"input": inputs, "output": outputs, "cotangent": cotangents, "shared": shared}
 

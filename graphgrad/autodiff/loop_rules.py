@@ -72,4 +72,7 @@ def _sum(given: Any, more: Tensor | None) -> Any:
     value = more.emitter.emit(given) if isinstance(given, relax.Expr) else given
     if not isinstance(value, Tensor) or not is_float(value.dtype):
         return given  # the check of a rule's results reports it
-    return more + value.astype(more.dtype)
+    try:
+        return more + op.sum_to(value, more.shape).astype(more.dtype)
+    except RuleError:
+        return given  # so does it report a shape that does not fit

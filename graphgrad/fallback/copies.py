@@ -1,4 +1,7 @@
-"""Stages that only copy, read through: what reads the copy reads what it is a copy of."""
+"""Stages that only copy, read through: what reads the copy reads what it is a copy of.
+
+And tensors that are zero: what reads one reads the number.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from .graph import STEPWISE, Operation, operations, outputs_of, rewritten
+from .graph import STEPWISE, Operation, map_expressions, operations, outputs_of, rewritten
 from .kinds import Kind, kind_of
 from .views import read_through
 from .walk import (
@@ -20,6 +23,8 @@ from .walk import (
     loaded,
     postorder,
     substituted,
+    tensor_key,
+    transformed,
 )
 
 
@@ -58,6 +63,26 @@ def copied_element(load: Expr) -> Expr:
         ]
         load = substituted(inline_lets(tensor.op.body[tensor.value_index]), pairs)
     return load
+
+
+def reading_zeros(tensors: Sequence[te.Tensor], zeros: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Tensors whose maps read the number zero where they would read some tensors of zeros.
+
+    Contractions and externs keep their operands.
+    """
+    keys = set(map(tensor_key, zeros))
+
+    def element(node: Expr) -> Expr:
+        is_zero = is_load(node) and tensor_key(loaded(node)[0]) in keys
+        return tirx.const(0.0, dtype_name(node.ty)) if is_zero else node
+
+    def change(op: Operation) -> list[te.Tensor] | None:
+        is_map = isinstance(op, te.ComputeOp) and all(map(_is_map, outputs_of(op)))
+        if not is_map or keys.isdisjoint(map(tensor_key, op.input_tensors)):
+            return None
+        return outputs_of(map_expressions(op, lambda body: transformed(body, element)))
+
+    return rewritten(tensors, change) if keys else list(tensors)
 
 
 def _read_copy_sources(op: Operation) -> list[te.Tensor] | None:

@@ -23,10 +23,12 @@ from .graph import (
     inside_scans,
     operations,
     outputs_of,
+    rewritten,
     sources,
     stops_gradient,
 )
 from .guarded import Guarded
+from .keyed import keyed_of, transposed
 from .kinds import map_stage
 from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
 from .reductions.reduce_restated import restate_reduction
@@ -187,6 +189,9 @@ def _stage_parts(
     if isinstance(op, te.ScanOp):
         parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
         return parts_of(op, cotangents, Sweep(active, partial(_propagate, pads=pads), pads, steps))
+    if keyed_of(op):
+        found_ct, left_ct = cotangents
+        return [part for part in transposed(op, found_ct, left_ct) if tensor_key(part[0]) in active]
     try:
         points = _points(op, cotangents, values)
     except UnknownNodeError as error:
@@ -203,7 +208,8 @@ def _stage_parts(
     restated = _restate_stage(op, cotangents)
     if restated is None:
         return parts
-    return parts + _restated_parts(op, restated, cotangents, active, pads)
+    found = _restated_parts(op, restated, cotangents, active, pads)
+    return parts + _reading_outputs(found, op, restated)
 
 
 def _restate_stage(
@@ -237,6 +243,24 @@ def _restated_parts(
     _propagate(order, {tensor_key(tensor) for tensor in read}, parts, pads)
     # What is left are the parts of the tensors whose stages were left out.
     return [(tensor, part) for tensor in read for part in parts.get(tensor_key(tensor), [])]
+
+
+def _reading_outputs(
+    parts: Sequence[Part], op: Operation, restated: Sequence[te.Tensor | None]
+) -> list[Part]:
+    """Parts that read the outputs of a stage, which may be at hand, and not those restated."""
+    table = {
+        tensor_key(other): own
+        for other, own in zip(restated, outputs_of(op), strict=True)
+        if other is not None and str(other.dtype) == str(own.dtype)
+    }
+    return [
+        (
+            tensor,
+            rewritten([part], lambda _: None, table)[0] if isinstance(part, te.Tensor) else part,
+        )
+        for tensor, part in parts
+    ]
 
 
 def _points(

@@ -88,11 +88,13 @@ def scatter_add(
     def build(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         (out,) = outputs
         zero = tirx.const(0.0, dtype)
-        zeros = _loops(elements, lambda position: tirx.BufferStore(out, zero, position))
-        additions = [_loops(scatter.axes, partial(_added, scatter, out)) for scatter in scatters]
+        zeros = nested_loops(elements, lambda position: tirx.BufferStore(out, zero, position))
+        additions = [
+            nested_loops(scatter.axes, partial(_added, scatter, out)) for scatter in scatters
+        ]
         return sequence(zeros, *additions)
 
-    tensors = _tensors([expr for scatter in scatters for expr in scatter.expressions])
+    tensors = tensors_in([expr for scatter in scatters for expr in scatter.expressions])
     return te.extern(
         [tuple(shape)], tensors, build,
         dtype=[dtype], name=name, tag=_TAG, attrs={**DETECT_ACCESS, **marked(Kind.SCATTER)},
@@ -169,7 +171,7 @@ def _added(scatter: Scatter, out: Any, position: Sequence[Any]) -> Any:
     return statement
 
 
-def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
+def nested_loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
     """Nested serial loops; `body` is given the variables.
 
     The range of a loop may depend on those around it.
@@ -217,7 +219,7 @@ def _not_among(others: Sequence[Expr], conditions: Sequence[Expr]) -> list[Expr]
     return [c for c in conditions if not any(tvm_ffi.structural_equal(c, k) for k in others)]
 
 
-def _tensors(roots: Sequence[Expr]) -> list[te.Tensor]:
+def tensors_in(roots: Sequence[Expr]) -> list[te.Tensor]:
     """The tensors that some expressions read, each once."""
     tensors: dict[tuple[int, int], te.Tensor] = {}
     for node in postorder(*roots):

@@ -104,11 +104,13 @@ def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
     """The indices of a point of a shape, given its number in row-major order.
 
     The number is divided once by the product of all extents behind an index, if these are ints;
-    otherwise by one extent after the other.
+    otherwise by one extent after the other. An empty shape has no points to be numbered, so that
+    any divisor will do.
     """
     indices: list[Index] = []
     inner: Any = 1
-    for position, extent in reversed(list(enumerate(extents))):
+    divisors = [max(extent, 1) if isinstance(extent, int) else extent for extent in extents]
+    for position, extent in reversed(list(enumerate(divisors))):
         value = tirx.floordiv(point, inner)
         # The number is less than that of all points: the first index needs no remainder.
         indices.insert(0, tirx.floormod(value, extent) if position else value)

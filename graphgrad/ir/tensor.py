@@ -56,6 +56,11 @@ def broadcast_shape(a: Sequence[Dimension], b: Sequence[Dimension]) -> list[Dime
     ]
 
 
+def has_shape(ty: Any) -> bool:
+    """Whether a type is that of a tensor with a known shape."""
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+
+
 def type_shape(ty: Any) -> list[Dimension]:
     """The shape of a tensor type: ints, and expressions where symbolic.
 
@@ -64,7 +69,7 @@ def type_shape(ty: Any) -> list[Dimension]:
     RuleError
         The type has no known shape.
     """
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    if not has_shape(ty):
         raise RuleError(
             f"a gradient rule needs the shape of a value of type {ty}; give the function's "
             "parameters a shape (symbolic dimensions will do)"

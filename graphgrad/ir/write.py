@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
@@ -12,8 +12,11 @@ from tvm import relax
 from ..errors import ArgumentError
 from .compile_lock import COMPILE_LOCK
 from .inline import straight_line
-from .program import Program, emit_program, substitute
-from .tensor import Emitter, expression_of
+from .program import Program, begin_program, emit_binding, emit_program, substitute
+from .tensor import Emitter, Tensor, expression_of
+
+Replacement: TypeAlias = Callable[[Emitter, Callable[[Any], Any]], Tensor]
+"""Emits what takes a binding's place, given what expressions of the old program are in the new."""
 
 
 def write_function(
@@ -139,6 +142,38 @@ def new_program(
     added = {gv: written[gv] for hint, gv in functions.items() if hint not in existing}
     kernels = {**program.kernels, **added}
     return replace(straight_line(function, program), name=name, kernels=kernels)
+
+
+def replace_bindings(
+    program: Program, replacements: Mapping[Any, Replacement], dropped: Collection[Any]
+) -> Program:
+    """A program in which other bindings compute some values.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    replacements : mapping
+        From variables to what emits their values.
+    dropped : collection of variables
+        Whose bindings are left out, because only what is replaced reads them.
+    """
+
+    def body(emitter: Emitter) -> Any:
+        environment = begin_program(program, emitter.builder)
+
+        def at(expr: Any) -> Any:
+            return environment.get(expr, expr) if isinstance(expr, relax.Var) else expr
+
+        for var, value in program.bindings:
+            if var in replacements:
+                with emitter.at(getattr(value, "span", None), var.name):
+                    environment[var] = replacements[var](emitter, at).expr
+            elif var not in dropped:
+                environment[var] = emit_binding(emitter.builder, var, value, environment)
+        return substitute(program.result, environment)
+
+    return new_program(program, program.name, program.params, body)
 
 
 def _written(

@@ -21,6 +21,7 @@ from ..memory.budget import FunctionBudget
 from ..memory.donation import donate
 from ..memory.effect_order import pin_effects
 from ..memory.escape import allocate_escaping
+from ..memory.heap import give_back
 from ..memory.no_alias import keep_noalias, unify_noalias
 from ..memory.overlap import Overlap, check_overlap_choice, check_overlaps, copy_overlaps
 from ..memory.ownership import keep_copies, own_constants, own_views
@@ -52,6 +53,7 @@ from .cuda.early_casts import cast_early
 from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
+from .cuda.library.transpositions import move_transpositions
 from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
@@ -89,7 +91,7 @@ PASSES: list[Entry] = [
     specialize_kernels,
     compute_attention_in_blocks,
     fold_permutations,
-    When("libraries", [call_attention_library, call_libraries]),
+    When("libraries", [call_attention_library, move_transpositions, call_libraries]),
     accumulate_early,
     name_inner_tuples,
     decide_fusion,
@@ -311,6 +313,7 @@ def compile(
     for source in executable_sources(executable):
         # So errors of the source are raised here. An export finds the code in a cache.
         machine_code(source, arch_of(resolved))
+    give_back()
     return executable
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from tvm import relax
 
 from ..ir.attributes import Attributes
 from ..ir.calls import calls_op
-from ..ir.program import Program, begin_program, emit_binding, substitute, variables_in
+from ..ir.program import Program, variables_in
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
-from ..ir.write import new_program
+from ..ir.write import replace_bindings
 from . import functional as op
 from .constant_masks import constant_value
 from .fused_attention import BOTTOM_RIGHT, NOT_CAUSAL, TOP_LEFT, fused_attention
@@ -166,7 +167,10 @@ def fuse_attention(
         if inside.isdisjoint([*match.inner, *match.reads]) and serves(*_choice(match)):
             found[var] = match
             inside |= match.inner
-    return _rewritten(program, found) if found else program
+    if not found:
+        return program
+    replacements = {var: partial(_emitted, match=match, ty=var.ty) for var, match in found.items()}
+    return replace_bindings(program, replacements, inside - set(found))
 
 
 def _choice(match: _Found) -> tuple[list[Any], float, str]:
@@ -178,30 +182,8 @@ def _choice(match: _Found) -> tuple[list[Any], float, str]:
     return types, match.scale, match.causal
 
 
-def _rewritten(program: Program, found: Mapping[Any, _Found]) -> Program:
-    """The program with calls of our op in the place of what was found."""
-    dropped = set().union(*(match.inner for match in found.values())) - set(found)
-
-    def body(emitter: Emitter) -> Any:
-        environment = begin_program(program, emitter.builder)
-        for var, value in program.bindings:
-            if var in found:
-                with emitter.at(getattr(value, "span", None), var.name):
-                    result = _emitted(emitter, found[var], var, environment)
-                environment[var] = result.expr
-            elif var not in dropped:
-                environment[var] = emit_binding(emitter.builder, var, value, environment)
-        return substitute(program.result, environment)
-
-    return new_program(program, program.name, program.params, body)
-
-
-def _emitted(emitter: Emitter, match: _Found, var: Any, environment: Mapping[Any, Any]) -> Tensor:
+def _emitted(emitter: Emitter, at: Callable[[Any], Any], match: _Found, ty: Any) -> Tensor:
     """Emit an attention, in the type of the variable that it was bound to."""
-
-    def at(expr: Any) -> Any:
-        return environment.get(expr, expr) if isinstance(expr, relax.Var) else expr
-
     # The kept result is not rounded: what it loses would weigh in the difference ȳ vᵀ − Σ ȳ ∘ y.
     query, key, value = (
         op.widen(source.emit(emitter, at)) for source in (match.query, match.key, match.value)
@@ -218,7 +200,7 @@ def _emitted(emitter: Emitter, match: _Found, var: Any, environment: Mapping[Any
     y, _ = fused_attention(query, key, value, bias, match.scale, match.causal)
     if match.positions_first:
         y = op.permute_dims(y, [0, 2, 1, 3])
-    return op.reshape(y, type_shape(var.ty)).astype(str(var.ty.dtype))
+    return op.reshape(y, type_shape(ty)).astype(str(ty.dtype))
 
 
 class _Search:

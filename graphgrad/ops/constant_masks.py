@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..ir.attributes import Attributes
-from ..ir.tensor import type_shape
+from ..ir.tensor import has_shape, type_shape
 
 _MAX_ELEMENTS = 1 << 26
 """Elements of a tensor above which a mask is not computed: it would take noticeable time."""
@@ -63,7 +63,7 @@ def constant_value(
 def _is_moderate(expr: Any) -> bool:
     """Whether a tensor has a known shape of not too many elements."""
     ty = expr.ty
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    if not has_shape(ty):
         return False
     shape = type_shape(ty)
     known = all(isinstance(extent, int) for extent in shape)

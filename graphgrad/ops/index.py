@@ -10,6 +10,7 @@ and with zeros, to every order, in work that is linear in the number of updates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tvm import relax, te, tirx, topi
@@ -19,12 +20,13 @@ from ..ir.tensor import Dimension, Tensor, accumulator_dtype, broadcast_shape, i
 from ..layout.orders import Order
 from ..layout.rule import LaidOut, Site, following, layout_rule, stored_axis
 from ..layout.value import Value
+from . import ordered_scatter
 from .define import OPAQUE, call_op, define_op, in_given_shape
 from .elementwise import cast
 from .index_restated import register_kernels
 from .indexing import Indexing, gather, outside_value, scatter_nest, within
 from .legalize import checked_axis, fields_of, legalization
-from .opaque_kernel import extern, fill
+from .opaque_kernel import extern, fill, for_gpu
 
 
 def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:
@@ -113,6 +115,8 @@ def scatter(
     inputs = [index, cast(updates, accumulator)] + (
         [] if data is None else [cast(data, accumulator)]
     )
+    is_ordered = for_gpu() and ordered_scatter.pays(indexing, shape, index.shape, updates.shape)
+    ordered = ordered_scatter.order(indexing, shape, index) if is_ordered else []
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         (out,) = outs
@@ -127,11 +131,18 @@ def scatter(
             combined = _combine(reduction, accumulator, out[tuple(position)], ins[1][tuple(output)])
             return tirx.IfThenElse(inside, store(out, position, combined), None)
 
+        if ordered:
+            combine = partial(_combine, reduction, accumulator)
+            order = ins[len(inputs) :]
+            combined = ordered_scatter.combined(indexing, index.shape, out, ins[1], order, combine)
+            return sequence(fill(out, initial), combined)
         nest = scatter_nest(indexing, loop_shape, len(index.shape))
         return sequence(fill(out, initial), nest.build(step))
 
-    attributes = {**indexing.attributes(), "reduction": reduction}
-    (result,) = extern(f"scatter_{reduction}", [shape], [accumulator], inputs, build, attributes)
+    attributes = {**indexing.attributes(), "reduction": reduction, "orders": len(ordered)}
+    (result,) = extern(
+        f"scatter_{reduction}", [shape], [accumulator], [*inputs, *ordered], build, attributes
+    )
     return cast(result, dtype)
 
 

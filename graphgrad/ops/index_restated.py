@@ -13,9 +13,10 @@ from typing import Any
 from tvm import te, tirx
 
 from ..fallback.externs import register
-from ..fallback.externs.writes import Writes, visited, written
+from ..fallback.externs.writes import Writes, written
 from ..fallback.indices.linear_system import element_axes
 from ..fallback.indices.row_major import element_count, raveled, unraveled
+from ..fallback.keyed import Keyed, keyed
 from ..fallback.kinds import map_stage
 from ..fallback.scatter import Scatter, scatter_add
 from ..ir.tensor import Dimension
@@ -28,7 +29,8 @@ _REDUCTIONS = ("update", "add", "mul", "min", "max")
 def _restate_scatter(op: Any) -> list[te.Tensor]:
     """y = x, then y[position(t)] = f(y[position(t)], updates[t]) for each t."""
     indexing, reduction = Indexing.of(op.attrs), str(op.attrs["reduction"])
-    index, updates, *initial = op.inputs
+    # What a GPU orders its updates by says nothing new.
+    index, updates, *initial = list(op.inputs)[: len(op.inputs) - int(op.attrs["orders"])]
     shape = list(op.output(0).shape)
     data = initial[0] if initial else _zeros(shape, str(updates.dtype))
     loop_shape = indexing.output_shape(shape, index.shape)
@@ -36,6 +38,8 @@ def _restate_scatter(op: Any) -> list[te.Tensor]:
         return [data]
     if reduction == "add":
         return [_added(indexing, data, index, updates, loop_shape)]
+    if reduction == "mul":
+        return [_keyed(indexing, data, index, (updates, None), loop_shape)[1]]
     targets = targets_of(indexing, shape, index, updates.shape, loop_shape)
     writes = Writes(_append_zero(data), targets, _flat(updates, targets, data, loop_shape))
     return [_in_shape(written(writes, reduction), shape)]
@@ -43,35 +47,44 @@ def _restate_scatter(op: Any) -> list[te.Tensor]:
 
 def _restate_walk(op: Any) -> list[te.Tensor]:
     """old[t] = y[position(t)], then y[position(t)] = a[t] · y[position(t)] + b[t], for each t."""
-    indexing, reverse = Indexing.of(op.attrs), bool(op.attrs["reverse"])
+    indexing = Indexing.of(op.attrs)
     inputs = list(op.inputs)
     index = None if indexing.form == "line" else inputs.pop(0)
     data, *steps = inputs
-    loop_shape, shape = list(steps[0].shape), list(data.shape)
-    if _is_empty([*shape, *loop_shape]):
+    loop_shape = list(steps[0].shape)
+    if _is_empty([*data.shape, *loop_shape]):
         return [_zeros(loop_shape, str(data.dtype)), data]
-    targets = targets_of(indexing, shape, index, loop_shape, loop_shape)
-    flat_steps = [_flat(step, targets, data, loop_shape) for step in steps]
-    if reverse:
-        targets, *flat_steps = (_reversed(tensor) for tensor in (targets, *flat_steps))
-    visits = visited(_append_zero(data), targets, flat_steps, _visit)
-    old_values = _reversed(visits.old) if reverse else visits.old
-    behind = element_count(shape)
-    in_order = _reversed(targets) if reverse else targets
-
-    def element(*indices: Any) -> Any:
-        # The kernel stores 0 for an update that is left out.
-        t = raveled(indices, loop_shape)
-        return tirx.if_then_else(
-            in_order(t) < behind, old_values(t), tirx.const(0.0, str(data.dtype))
-        )
-
-    return [map_stage(loop_shape, element, name="found_inside"), _in_shape(visits.left, shape)]
+    factors, terms = steps if len(steps) == 2 else (None, steps[0])
+    reverse = bool(op.attrs["reverse"])
+    return _keyed(indexing, data, index, (factors, terms), loop_shape, reverse)
 
 
-def _visit(held: Any, parts: Sequence[Any]) -> Any:
-    """The value that an update leaves at its position: the update itself, or a · held + b."""
-    return parts[0] * held + parts[1] if len(parts) > 1 else parts[0]
+def _keyed(
+    indexing: Indexing,
+    data: te.Tensor,
+    index: te.Tensor | None,
+    steps: tuple[te.Tensor | None, te.Tensor | None],
+    loop_shape: Sequence[Dimension],
+    reverse: bool = False,
+) -> list[te.Tensor]:
+    """What each update of a position finds there, and what is left in the end.
+
+    Parameters
+    ----------
+    steps : pair of Tensor or None
+        The factors and terms of the updates.
+    """
+    available = next(tensor.shape for tensor in steps if tensor is not None)
+    axes = element_axes(available, "t")
+    at = [axis.var for axis in axes]
+    position, inside, _ = indexing.position(data.shape, index, at)
+    guards = [*within(at, loop_shape, available), inside]
+    recurrence = Keyed(axes, position, [g for g in guards if not _holds(g)], data, *steps)
+    return keyed(recurrence.reversed() if reverse else recurrence)
+
+
+def _holds(condition: Any) -> bool:
+    return isinstance(condition, tirx.IntImm) and bool(int(condition))
 
 
 def _added(
@@ -136,11 +149,6 @@ def _append_zero(data: te.Tensor) -> te.Tensor:
 
 def _in_shape(flat: te.Tensor, shape: Sequence[Dimension]) -> te.Tensor:
     return map_stage(shape, lambda *indices: flat(raveled(indices, shape)), name="in_shape")
-
-
-def _reversed(tensor: te.Tensor) -> te.Tensor:
-    (count,) = tensor.shape
-    return map_stage((count,), lambda t: tensor(count - 1 - t), name="reversed")
 
 
 def _zeros(shape: Sequence[Dimension], dtype: str) -> te.Tensor:

@@ -1,4 +1,8 @@
-"""Mean and variance of a tensor as one op, which takes one pass over float32."""
+"""Sums, means and variances that keep the digits of float32, whatever the width of a target's sums.
+
+Processors add up in float64. GPUs are slow at that; there sums of float32 are those of short parts,
+and mean and variance are sums of what differs from a number near the mean.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,11 @@ from ..fallback.graph import stop_gradient
 from ..ir.loops import unravel
 from ..ir.tensor import Tensor, type_shape
 from . import functional as op
-from .define import call_op, define_op
+from .define import PREFIX, call_op, define_lowered, define_op
+from .legalize import LEGALIZATIONS, legalization_by_ops
 from .opaque_kernel import for_gpu
+
+PRECISE_SUM = f"{PREFIX}precise_sum"
 
 _SAMPLES = 8
 """Elements whose mean is near enough to that of all: by a fraction of the standard deviation."""
@@ -35,11 +42,42 @@ def moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
-def _types(call: relax.Call) -> Any:
+def precise_sum(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The sum over axes, which are kept with extent 1, rounded once on processors.
+
+    Parameters
+    ----------
+    x : Tensor
+        float32 or float64.
+    axes : sequence of int
+        Non-negative.
+    """
+    call = call_op(_PRECISE_SUM, [x.expr], axes=[int(axis) for axis in axes])
+    total: Tensor = x.emitter.emit(call)
+    return total
+
+
+def precise_mean(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The mean over axes by `precise_sum`."""
+    return op.divide_by_count(precise_sum(x, axes), [x.shape[axis] for axis in axes])
+
+
+def _reduced_type(call: relax.Call) -> relax.TensorType:
     (x,) = call.args
     extents = op.reduced_shape(type_shape(x.ty), [int(a) for a in call.attrs["axes"]], True)
-    ty = relax.TensorType(extents, x.ty.dtype)
+    return relax.TensorType(extents, x.ty.dtype)
+
+
+def _types(call: relax.Call) -> Any:
+    ty = _reduced_type(call)
     return relax.TupleType([ty, ty])
+
+
+@legalization_by_ops(PRECISE_SUM)
+def _sum_in_width(x: Tensor, attrs: Any) -> Tensor:
+    """Lower a precise sum: in float64, but on GPUs, whose sums of float32 are those of a tree."""
+    wide = x if for_gpu() else x.astype("float64")
+    return op.reduce_sum(wide, attrs.axes, keepdims=True).astype(x.dtype)
 
 
 def _expression(call: relax.Call, x: te.Tensor) -> list[te.Tensor]:
@@ -147,3 +185,6 @@ def mean_expression(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Ten
 
 
 _MOMENTS = define_op("moments", ["x"], _types, _expression)
+_PRECISE_SUM = define_lowered(
+    "precise_sum", ["x"], _reduced_type, LEGALIZATIONS[PRECISE_SUM], "a sum that loses no digits"
+)

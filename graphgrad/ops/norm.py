@@ -1,9 +1,9 @@
 """Normalizations by the functions of `functional`, in every float dtype.
 
-Half precision is computed in float32, and means are summed in float64. The stock lowerings refuse
-float64 and bfloat16, or compute float64 in float32; group and instance norm take E[x²] − E[x]²,
-which has no digit left where the mean is large; half precision is rounded before γ and β; axes must
-be sorted and non-negative, and ``center`` and ``scale`` are not read.
+Half precision is computed in float32, and means keep its digits (`moments`). The stock lowerings
+refuse float64 and bfloat16, or compute float64 in float32; group and instance norm take
+E[x²] − E[x]², which has no digit left where the mean is large; half precision is rounded before γ
+and β; axes must be sorted and non-negative, and ``center`` and ``scale`` are not read.
 """
 
 from __future__ import annotations
@@ -29,16 +29,7 @@ from ..layout.rule import (
 )
 from . import functional as op
 from .legalize import legalization_by_ops
-from .moments import moments
-
-
-def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The mean over axes, which are kept with extent 1.
-
-    The sum is in float64: what a sum of many float32 loses is a shift of all centered values.
-    """
-    total = op.reduce_sum(x.astype("float64"), axes, keepdims=True)
-    return op.divide_by_count(total, [x.shape[axis] for axis in axes]).astype(x.dtype)
+from .moments import moments, precise_mean
 
 
 def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
@@ -69,7 +60,7 @@ def inverse_deviation(variance: Tensor, epsilon: float) -> Tensor:
 
 def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     """The inverse root (mean x² + ε)^(−1/2) of a mean over axes, which are kept with extent 1."""
-    return inverse_deviation(mean(x * x, axes), epsilon)
+    return inverse_deviation(precise_mean(x * x, axes), epsilon)
 
 
 def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:

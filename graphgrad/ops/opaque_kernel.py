@@ -114,7 +114,7 @@ class Nest:
             def point(i: list[Any], inner: list[Any]) -> Statement:
                 at = free_indices(inner)
                 indices = [*at[: len(lead)], *self._ordered(i), *at[len(lead) :]]
-                return body(indices, numbers, [_position(inner, extents)])
+                return body(indices, numbers, [position_of(inner, extents)])
 
             loops = nested(ordered, lambda i: nested(extents, lambda inner: point(i, inner)))
             return sequence(tirx.AllocBuffer(numbers), loops) if carried else loops
@@ -166,7 +166,7 @@ def for_gpu() -> bool:
     return target is not None and str(target.kind.name) == "cuda"
 
 
-def _position(indices: Sequence[Any], extents: Sequence[Dimension]) -> Any:
+def position_of(indices: Sequence[Any], extents: Sequence[Dimension]) -> Any:
     """The number of a point of a shape, in row-major order."""
     position = index(0)
     for at, extent in zip(indices, extents, strict=True):

@@ -6,17 +6,16 @@ from typing import Any
 
 from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.moments import moments
+from ..ops.moments import PRECISE_SUM, moments, precise_mean, precise_sum
 from ..ops.norm import (
     ChannelGroups,
     collect,
     inverse_deviation,
     inverse_root_mean_square,
-    mean,
     spread,
     standardize,
 )
-from .rule import register_gradient
+from .rule import linear, register_gradient
 from .sample import sample, tensor
 
 
@@ -103,6 +102,20 @@ def moments_rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Tens
     return op.divide_by_count(ct_mean, extents) + (x - mean_of_x) * slope
 
 
+@linear(
+    PRECISE_SUM,
+    samples=[
+        sample((3, 4), axes=[1]),
+        sample((2, 3, 4), axes=[0, 2]),
+        sample((2, 3), axes=[]),
+        sample(("n", 3), axes=[0]),
+    ],
+)
+def precise_sum_rule(x: Tensor, ct: Tensor) -> Tensor:
+    """x̄ = ȳ, repeated along the reduced axes"""
+    return op.broadcast_to(ct, x.shape)
+
+
 def _gradient_by_rows(
     x: Tensor,
     gamma: Tensor | None,
@@ -119,9 +132,9 @@ def _gradient_by_rows(
         centered, r = wide, inverse_root_mean_square(wide, axes, epsilon)
     x_hat = centered * r
     slope = ct if gamma is None else ct * spread(op.widen(gamma), axes, x.ndim)
-    inner = slope - x_hat * mean(slope * x_hat, axes)
+    inner = slope - x_hat * precise_mean(slope * x_hat, axes)
     if center:
-        inner = inner - mean(slope, axes)
+        inner = inner - precise_mean(slope, axes)
     return r * inner, collect(ct * x_hat, axes), collect(ct, axes)
 
 
@@ -131,7 +144,7 @@ def _gradient_by_channels(
     """x̄, γ̄ and β̄ of γ x̂ + β, where γ lies along channels and x̂ is taken by groups of them.
 
     All sums are made of those over the positions of a channel, Σ ȳ and Σ ȳ (x − μ), out of which γ
-    and r are taken. These are in float64, as are those of `mean`.
+    and r are taken.
     """
     (x, gamma, beta), (ct,) = inputs, cotangents
     positions = op.normalize_axes(attrs.axes, x.ndim)
@@ -140,15 +153,12 @@ def _gradient_by_channels(
     center, variance = moments(groups.apart(x), groups.axes(positions))
     r = inverse_deviation(variance, attrs.epsilon)
     centered = x - groups.along(center)
-    sum_ct, sum_ct_centered = (
-        op.reduce_sum(terms.astype("float64"), positions, keepdims=True)
-        for terms in (ct, ct * centered)
-    )
+    sum_ct, sum_ct_centered = (precise_sum(terms, positions) for terms in (ct, ct * centered))
     factor = spread(op.widen(gamma), [groups.axis], x.ndim) if attrs.scale else None
 
     def mean_slope(sums: Tensor) -> Tensor:
-        scaled = sums if factor is None else sums * factor.astype("float64")
-        return op.divide_by_count(groups.mean(scaled), extents).astype(x.dtype)
+        scaled = sums if factor is None else sums * factor
+        return op.divide_by_count(groups.mean(scaled), extents)
 
     r_by_channel = groups.along(r)
     slope = ct * (r_by_channel if factor is None else r_by_channel * factor)
@@ -156,7 +166,7 @@ def _gradient_by_channels(
     pull = groups.along(mean_slope(sum_ct_centered) * r * r)
     x_bar = slope - groups.along(mean_slope(sum_ct) * r) - x_hat * pull
     if all(isinstance(extent, int) and extent for extent in extents):
-        sum_ct_x_hat = collect(sum_ct_centered * r_by_channel.astype("float64"), [groups.axis])
+        sum_ct_x_hat = collect(sum_ct_centered * r_by_channel, [groups.axis])
     else:  # of no positions r is NaN, and the sum is 0
         sum_ct_x_hat = collect(ct * x_hat, [groups.axis])
     return (

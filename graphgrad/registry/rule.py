@@ -170,6 +170,12 @@ def find(op: str) -> Rule | None:
     return _first(_RULES, op)
 
 
+def has_users_rule(op: str) -> bool:
+    """Whether a user has given a rule for a Relax op."""
+    rule = find(op)
+    return rule is not None and rule.origin == "user"
+
+
 def find_function(name: str) -> Rule | None:
     """The rule for a packed function or PrimFunc: the user's, else a plug-in's.
 

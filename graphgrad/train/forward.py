@@ -30,8 +30,10 @@ from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ir.write import continue_program
 from ..layout.choice import MODEL_LAYOUT, Layout
+from ..ops.group_norm_pattern import fuse_group_norms
 from ..precision.choice import Precision
 from ..precision.mixed import mix_precision
+from ..registry.rule import has_users_rule
 from .loss import LOSSES, Loss, check_target_shape
 from .loss_scale import LossScale
 from .shapes import Shaped, bind_dimensions, fits, shape_text
@@ -347,6 +349,20 @@ class InlinedModel:
 
     model: Model
     program: Program
+
+    def for_layout(self, layout: Layout, keep: Collection[Any] = ()) -> InlinedModel:
+        """The model with what is bound to the layout of its file said in another way, if it pays.
+
+        Parameters
+        ----------
+        layout : Layout
+            In which it is going to be computed.
+        keep : collection of variables
+            What must remain, because somebody asks for it by its name.
+        """
+        if not layout.converts:
+            return self
+        return replace(self, program=fuse_group_norms(self.program, keep, has_users_rule))
 
     def in_precision(self, precision: Precision, keep: Collection[str] = ()) -> InlinedModel:
         """The model computing in a precision; its parameters and results have the same dtypes.

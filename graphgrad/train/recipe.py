@@ -28,7 +28,7 @@ from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryBudget, budget_of
 from ..ops.attention_pattern import fuse_attention
 from ..precision.choice import Precision, precision_of
-from ..registry.rule import find
+from ..registry.rule import has_users_rule
 from ..runtime.owned import Description
 from .accumulate import END_OF_WINDOW, MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Forward, InlinedModel, LossChoice, ResolvedLoss, inline_model
@@ -102,7 +102,7 @@ class Objective:
         """
         wrt = select(forward.program, self.wrt_variables) if is_trained else ()
         kernels = attention_kernels(self.target, self.libraries, self.memory is not None)
-        program = fuse_attention(forward.program, kernels, wrt, wrt, _has_users_rule)
+        program = fuse_attention(forward.program, kernels, wrt, wrt, has_users_rule)
         return dataclasses.replace(forward, program=program)
 
     def budget(self, function: str, beside: int = 0) -> FunctionBudget | None:
@@ -193,12 +193,7 @@ class Recipe(Objective):
     @cached_property
     def _inference(self) -> InlinedModel:
         """The inference form of the model, which evaluations for all shapes share."""
-        return inline_model(self.model, False).in_precision(self.precision)
-
-
-def _has_users_rule(op: str) -> bool:
-    rule = find(op)
-    return rule is not None and rule.origin == "user"
+        return inline_model(self.model, False).for_layout(self.layout).in_precision(self.precision)
 
 
 def objective(
@@ -243,13 +238,15 @@ def objective(
     function = ResolvedLoss(model, loss)
     value_names = names(model, wrt)
     inlined = inline_model(model, training, rules)
-    variables = [var.name for var in select(inlined.program, value_names)]
-    inlined = inlined.in_precision(precision, keep=variables)
+    asked = select(inlined.program, value_names)
+    variables = [var.name for var in asked]
+    resolved_target = resolve_target(target)
+    libraries = libraries and library_absence(resolved_target) is None
+    layout = layout_for(resolved_target, by_library=libraries)
+    inlined = inlined.for_layout(layout, asked).in_precision(precision, keep=variables)
     values = select(inlined.program, variables)
     analyze(inlined.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
-    resolved_target = resolve_target(target)
-    libraries = libraries and library_absence(resolved_target) is None
     return Objective(
         inlined=inlined,
         input_types=types,
@@ -257,7 +254,7 @@ def objective(
         wrt=value_names,
         wrt_variables=variables,
         target=resolved_target,
-        layout=layout_for(resolved_target, by_library=libraries),
+        layout=layout,
         winograd=winograd,
         libraries=libraries,
         cuda_graph=cuda_graph,

@@ -140,6 +140,32 @@ def test_second_order_through_what_was_saved():
     gg.check_grads(with_shares(3, 5), order=2)
 
 
+def unread_carry(builder, x, w):
+    """The first of two states of a recurrence; the loop backwards carries the cotangent of both."""
+
+    def step(carry, x):
+        h, c = carry
+        c = builder.emit(
+            relax.op.add(relax.op.multiply(c, x), relax.op.tanh(relax.op.matmul(h, w)))
+        )
+        h = builder.emit(relax.op.tanh(c))
+        return (h, c), h
+
+    start = relax.op.zeros((2, w.ty.shape[0]), "float64")
+    return builder.emit(gg.scan(step, (start, start), x)[1])
+
+
+# Of the wider one the products of all steps are saved.
+@pytest.mark.parametrize("width", [3, 8])
+def test_no_zeros_are_handed_over_as_the_cotangent_of_what_nothing_reads(width):
+    mod = function(unread_carry, ((5, 2, width), F64), ((width, width), F64))
+    gg.check_grads(mod, order=2)
+    text = gg.vjp(mod)["main_vjp"].script()
+    assert ("scan_saving" in text) == (width == 8)
+    assert "R.zeros(R.shape([2," in text  # the first states
+    assert "R.zeros(R.shape([6," not in text
+
+
 def test_sum_of_halves_is_not_cut_short():
     """Added up in float16, ones would stop at 2,048."""
     n = 4096

@@ -116,9 +116,14 @@ def of_integers(inputs, outputs, cotangents, attrs):
     return [inputs[0].astype("int32"), *inputs[1:]]
 
 
+def of_a_column(inputs, outputs, cotangents, attrs):
+    return [op.reshape(inputs[0], (3, 1)), *inputs[1:]]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (of_a_column, r"shape \[3, 1\] for input 0 of shape \[3\]"),
         (too_few, r"returned 1 cotangent\(s\) for 3 input"),
         (of_all_rows, r"shape \[6, 3\] for input 1 of shape \[5, 3\]"),
         (of_integers, "dtype int32 for input 0"),

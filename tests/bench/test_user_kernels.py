@@ -77,6 +77,10 @@ def test_ratios_are_paired_by_round():
     ours = Record(rules, [Turn([s], 0.0) for s in (1.0, 10.0, 2.0)])
     theirs = Record(rules, [Turn([s], 0.0) for s in (2.0, 20.0, 2.0)])
     assert user_kernels.paired(ours, theirs) == 0.5
+    # A round in which one of them was not alone counts only if there is no other.
+    theirs = Record(rules, [Turn([4.0], 2.0), Turn([20.0], 0.0), Turn([2.0], 2.0)])
+    assert user_kernels.paired(ours, theirs) == 0.5
+    assert user_kernels.paired(ours, Record(rules, theirs.turns[:1])) == 0.25
 
 
 def test_the_example_of_the_page_runs():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.copies import original, read_through_copies
+from graphgrad.fallback.copies import original, read_through_copies, reading_zeros
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.kinds import Kind, copied, map_stage, marked
 from tests.fallback.interpreter import evaluate
@@ -66,3 +66,21 @@ def test_a_tensor_that_is_another_one(x):
         map_stage((4, 6), lambda i, j: x(i, j).astype("float32"), "rounded"),
     ):
         assert original(other).same_as(other)
+
+
+def test_maps_read_zero_and_contractions_their_operands(x):
+    y = te.placeholder((4, 6), "float64", name="y")
+    k = te.reduce_axis((0, 6), name="k")
+    inner = map_stage((4, 6), lambda i, j: x(i, j) * y(i, j) + y(i, j), "inner")
+    total = te.compute(
+        (4,),
+        lambda i: te.sum(inner(i, k) * x(i, k), axis=k),
+        name="total",
+        attrs=marked(Kind.CONTRACTION),
+    )
+    results = reading_zeros([inner, total], [x])
+    values = np.arange(24.0).reshape(4, 6)
+    given, sums = evaluate(results, [(x, values), (y, values)])
+    np.testing.assert_array_equal(given, values)
+    np.testing.assert_array_equal(sums, (values * values).sum(1))
+    assert [tensor.op.name for tensor in results[0].op.input_tensors] == ["y"]

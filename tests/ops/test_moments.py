@@ -1,11 +1,15 @@
-"""Mean and variance in one pass."""
+"""Sums that lose no digits; mean and variance in one pass."""
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 
+import graphgrad as gg
 from graphgrad.ir.tensor import Emitter
-from graphgrad.ops.moments import moments
+from graphgrad.ir.visits import nodes_in
+from graphgrad.lower import pipeline
+from graphgrad.ops.moments import moments, precise_sum
+from tests.peers import peer
 from tests.running import function, run
 
 
@@ -70,3 +74,51 @@ def test_over_no_axis():
     mean, variance = of(x, [])
     np.testing.assert_array_equal(mean, x)
     np.testing.assert_array_equal(variance, 0 * x)
+
+
+def sum_program(shape, axes, dtype="float32"):
+    def build(builder, x):
+        emitter = Emitter(builder)
+        with emitter.at(None, "sum"):
+            return precise_sum(emitter.lift(x), axes).expr
+
+    return function(build, (shape, dtype))
+
+
+@pytest.mark.parametrize("shape, axes", [((3, 4000), [1]), ((4000, 3), [0]), ((2, 3), [])])
+def test_a_precise_sum_is_rounded_once(shape, axes):
+    x = (np.random.default_rng(0).standard_normal(shape) * 1e3).astype("float32")
+    exact = x.astype("f8").sum(tuple(axes), keepdims=True)
+    (result,) = run(sum_program(shape, axes), "main", x)
+    assert result.dtype == "float32"
+    np.testing.assert_allclose(result, exact.astype("float32"), rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind, widens", [("cuda", False), ("llvm", True)])
+def test_a_gpu_adds_up_in_float32(kind, widens):
+    target = gg.target({"kind": "cuda", "arch": "sm_90"} if kind == "cuda" else kind)
+    lowered = pipeline.lower(sum_program((64, 512), [1]), target)
+    kernels = [each for each in lowered.functions.values() if isinstance(each, tirx.PrimFunc)]
+    written = {str(s.buffer.dtype) for f in kernels for s in nodes_in(f.body, tirx.BufferStore)}
+    assert ("float64" in written) == widens
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_derived_gradients_are_as_exact_as_those_of_torch(mean):
+    torch = peer("torch")
+    generator = np.random.default_rng(1)
+    x = (generator.standard_normal((16, 256)) + mean).astype("float32")
+    cts = [generator.standard_normal((16, 1)).astype("float32") for _ in range(2)]
+    mod = gg.vjp(program(x.shape, [1]), rules="derived")
+    *_, given = run(mod, "main_vjp", x, *cts)
+
+    def by_torch(dtype):
+        leaf = torch.tensor(x.astype(dtype), requires_grad=True)
+        variance, average = torch.var_mean(leaf, 1, correction=0, keepdim=True)
+        heads = [torch.tensor(ct.astype(dtype)) for ct in cts]
+        torch.autograd.backward([average, variance], heads)
+        return leaf.grad.numpy().astype("float64")
+
+    exact = by_torch("float64")
+    ours, theirs = (np.linalg.norm(g - exact) for g in (given, by_torch("float32")))
+    assert ours <= 4 * theirs

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import te
 
 from ...errors import MissingGradientError, RuleError
+from .. import keyed
 from ..graph import rewritten
 from ..lift.prim_func import lifted
 from ..memo import DERIVED
@@ -27,6 +28,7 @@ _TABLE: dict[str, Restatement] = {
     "index_put.generic": writes.index_put,
     "scatter_elements.generic": writes.scatter_elements,
     "scatter_nd.generic": writes.scatter_nd,
+    keyed.TAG: writes.by_sorting,
     "sort_cpu": ordering.sort,
     "stft_cpu": spectral.stft,
     "topk_cpu": ordering.topk,

@@ -16,18 +16,15 @@ from ..backprop import widened
 from ..constants import integer_value
 from ..indices.linear_system import element_axes
 from ..indices.row_major import element_count, raveled, reshaped, unraveled
+from ..keyed import Keyed, keyed, keyed_of
 from ..kinds import map_stage
 from ..reductions.recurrence import partial_results
 from ..scatter import Scatter, scatter_add
-from ..walk import Expr
+from ..walk import Expr, substitute_expressions
 from .match import same_stage
 
 _INDEX = "int64"
 
-_COMBINATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "mul": lambda held, update: held * update,
-    "mean": lambda held, update: (held + update) * 0.5,
-}
 _EXTREMES = ("min", "max")
 
 
@@ -53,7 +50,7 @@ def scatter_elements(op: Any) -> list[te.Tensor] | None:
     """y = x, then y[.., indices[t], ..] = f(y[.., indices[t], ..], updates[t]) for each t"""
     data, indices, updates = op.inputs
     for axis in range(len(data.shape)):
-        for mode in ("update", "add", *_EXTREMES, *_COMBINATIONS):
+        for mode in ("update", "add", *_EXTREMES, "mul", "mean"):
             if same_stage(op, topi.scatter_elements(data, indices, updates, axis, mode)):
                 return [written(_along_axis(data, indices, updates, axis), mode)]
     return None
@@ -172,7 +169,7 @@ def written(writes: Writes, mode: str) -> te.Tensor:
         return _replaced(writes, writes.updates, _last_writes(writes.data, writes.targets))
     if mode in _EXTREMES:
         return _replaced(writes, writes.updates, _first_extremes(writes, mode))
-    return _combined(writes, _COMBINATIONS[mode])
+    return _combined(writes, mode)
 
 
 def _added(writes: Writes) -> te.Tensor:
@@ -243,85 +240,100 @@ def _same_value(a: Expr, b: Expr) -> Expr:
     return tirx.any(tirx.EQ(a, b), both_nan)
 
 
-def _combined(writes: Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tensor:
-    """The data after writes that depend on what is there."""
-    visits = visited(
-        writes.data, writes.targets, [writes.updates], lambda held, new: combine(held, new[0])
-    )
-    return visits.left
+def _combined(writes: Writes, mode: str) -> te.Tensor:
+    """The data after writes that depend on what is there: h ← h · u, or h ← (h + u) / 2."""
+    wide = str(widened(writes.updates(0)).ty)
+    data, updates = (_cast(tensor, wide) for tensor in (writes.data, writes.updates))
+    factors, terms = updates, None
+    if mode == "mean":
+        half = tirx.const(0.5, wide)
+        factors = map_stage(updates.shape, lambda _: half, name="half")
+        terms = map_stage(updates.shape, lambda t: updates(t) * half, name="halves")
+    (axis,) = element_axes(writes.targets.shape, "t")
+    place = writes.targets(axis.var)
+    guards = [place >= 0, place < element_count(data.shape)]
+    key = unraveled(place, data.shape)
+    _, left = keyed(Keyed([axis], key, guards, data, factors, terms))
+    return _cast(left, str(writes.data.dtype))
 
 
-@dataclass(frozen=True)
-class Visits:
-    """What updates of a tensor, one after another, find and leave.
+def _cast(tensor: te.Tensor, dtype: str) -> te.Tensor:
+    if str(tensor.dtype) == dtype:
+        return tensor
+    return map_stage(tensor.shape, lambda *at: tensor(*at).astype(dtype), name=tensor.op.name)
 
-    Attributes
-    ----------
-    old : Tensor of shape (n,)
-        What each update finds at its place.
-    left : Tensor
-        The data after all updates.
+
+def by_sorting(op: Any) -> list[te.Tensor] | None:
+    """A recurrence by key as one over its points sorted by key; None for any other stage.
+
+    Points of one key follow each other once they are sorted by it, which keeps their order: a
+    recurrence along them, that starts anew from the data at each key.
     """
+    recurrence = keyed_of(op)
+    if recurrence is None:
+        return None
+    data, dtype = recurrence.data, str(recurrence.data.dtype)
+    shape, count = [axis.extent for axis in recurrence.axes], element_count(data.shape)
+    variables = [axis.var for axis in recurrence.axes]
+    rank, zero = len(recurrence.indices), tirx.const(0.0, dtype)
 
-    old: te.Tensor
-    left: te.Tensor
+    def target(t: Expr) -> Expr:
+        """The place of a point's key in the flat data; the one behind them for no key."""
+        values = zip(variables, unraveled(t, shape), strict=True)
+        exprs = substitute_expressions([*recurrence.indices, *recurrence.guards], [*values])
+        place = raveled(exprs[:rank], data.shape).astype(_INDEX)
+        for guard in reversed(exprs[rank:]):
+            place = tirx.if_then_else(guard, place, count.astype(_INDEX))
+        return place
 
+    def in_order(operand: te.Tensor | None) -> te.Tensor:
+        def value(t: Expr) -> Expr:
+            if operand is None:
+                return zero
+            point = recurrence.coordinates(unraveled(order(t), shape))
+            return tirx.if_then_else(keys(t) < count, operand(*point), zero)
 
-def visited(
-    data: te.Tensor,
-    targets: te.Tensor,
-    updates: Sequence[te.Tensor],
-    combine: Callable[[Expr, Sequence[Expr]], Expr],
-) -> Visits:
-    """Replace what is at a place by its combination with the parts of an update, for each update.
+        return map_stage(keys.shape, value, name="in_order")
 
-    Those of one place follow each other once they are sorted by it, which keeps their order: a
-    recurrence, that starts anew from the data at each place.
-
-    Parameters
-    ----------
-    data : Tensor
-    targets : Tensor of shape (n,)
-        Places in the data, in row-major order.
-    updates : sequence of Tensor of shape (n,)
-    combine : callable
-        Of what is found and the parts of an update.
-    """
+    targets = map_stage((element_count(shape),), target, name="targets")
     order = topi.argsort(targets, None, 0, True, _INDEX)
-    positions = map_stage(targets.shape, lambda t: targets(order(t)), name="places")
-    parts = [_in_order(part, order) for part in updates]
-    before = map_stage(
-        targets.shape, lambda t: data(*unraveled(positions(t), data.shape)), name="before"
+    keys = map_stage(targets.shape, lambda t: targets(order(t)), name="keys")
+    # Points without a key have the one behind the data, where there is a zero.
+    flat = map_stage(
+        (count + 1,),
+        lambda p: tirx.if_then_else(p < count, data(*unraveled(p, data.shape)), zero),
+        name="flat",
     )
+    start = map_stage(keys.shape, lambda t: flat(keys(t)), name="start")
 
     def is_first(t: Expr) -> Expr:
-        # A branch and no Select: at the first write there is none before it to be read.
-        return tirx.if_then_else(t > 0, tirx.NE(positions(t), positions(t - 1)), tirx.const(True))
+        # A branch and no Select: at the first point there is none before it to be read.
+        return tirx.if_then_else(t > 0, tirx.NE(keys(t), keys(t - 1)), tirx.const(True))
 
-    first = map_stage(targets.shape, is_first, name="first")
+    first = map_stage(keys.shape, is_first, name="first")
+    factors, terms = in_order(recurrence.factors), in_order(recurrence.terms)
 
     def step(state: Sequence[Expr], element: Sequence[Expr]) -> list[Expr]:
-        starts_anew, at_first, *update = element
-        return [combine(tirx.if_then_else(starts_anew, at_first, state[0]), update)]
+        starts_anew, at_first, factor, term = element
+        held = tirx.if_then_else(starts_anew, at_first, state[0])
+        return [factor * held + term if recurrence.factors is not None else term]
 
-    dtype = str(data.dtype)
-    # The initial state is never used: the first write of a place starts from the data.
-    zero = tirx.const(0.0, dtype)
-    elements = [first, before, *parts]
-    (states,) = partial_results(elements, [dtype], lambda: [zero], step, "writes")
-    after = map_stage(targets.shape, lambda t: states(t + 1).astype(dtype), name="after")
-    sorted_old = map_stage(
-        targets.shape,
-        lambda t: tirx.if_then_else(first(t), before(t), states(t).astype(dtype)),
+    # The initial state is never used: the first point of a key starts from the data.
+    elements = [first, start, factors, terms]
+    (states,) = partial_results(elements, [dtype], lambda: [zero], step, "visits")
+    after = map_stage(keys.shape, lambda t: states(t + 1), name="after")
+    sorted_found = map_stage(
+        keys.shape,
+        lambda t: tirx.if_then_else(first(t), start(t), states(t)),
         name="sorted_found",
     )
-    # Sorting a permutation inverts it: where each write stands in the sorted order.
+    # Sorting a permutation inverts it: where each point stands in the sorted order.
     ranks = topi.argsort(order, None, 0, True, _INDEX)
-    old = map_stage(targets.shape, lambda t: sorted_old(ranks(t)), name="found")
-    writes = Writes(data, targets, after)
-    # Of one place the last in sorted order is the last write, so its state is what is left.
-    return Visits(old, _replaced(writes, after, _last_writes(data, positions)))
 
+    def found(*point: Any) -> Expr:
+        t = raveled(recurrence.coordinates(point), shape)
+        return tirx.if_then_else(targets(t) < count, sorted_found(ranks(t)), zero)
 
-def _in_order(part: te.Tensor, order: te.Tensor) -> te.Tensor:
-    return map_stage(part.shape, lambda t: part(order(t)), name="updates")
+    # Of one key the last in sorted order is visited last, so its state is what is left.
+    left = _replaced(Writes(flat, keys, after), after, _last_writes(flat, keys))
+    return [map_stage(op.output(0).shape, found, name="found"), reshaped(left, data.shape)]

@@ -10,7 +10,7 @@ import tvm
 from tvm import te, tirx
 
 from ..backprop import is_float
-from ..copies import original, read_through_copies
+from ..copies import original, read_through_copies, reading_zeros
 from ..gradient import gradient_expressions
 from ..graph import Key, operations, outputs_of, rewritten
 from ..lift.prim_func import TensorProgram
@@ -28,6 +28,7 @@ from .expressions import (
     kernel_of,
 )
 from .extents import rename_extent
+from .narrow_maps import narrow_maps
 from .saved import (
     NARROW_DTYPES,
     elements,
@@ -178,24 +179,39 @@ def gradient_kernels(
     inputs, outputs : int
         How many tensors it takes, and how many it computes; scalars may stand between them.
     constant : sequence of int
-        The outputs that have no cotangent, though they are of floats.
+        The outputs that have no cotangent, though they may be of floats; the kernels take none.
 
     Raises
     ------
     MissingGradientError
         Its loops are not those of tensor expressions, or a derivative is not known.
     """
-
-    def derived() -> GradientKernels:
-        if before is None:
-            return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
-        # The choice is made again, so that outputs have the numbers that the saving kernel gave.
-        derivation = _Derivation(before.program(), inputs)
-        derivation.save()
-        return derivation.kernels()
-
+    derivation = derivation_of(func, inputs, outputs, constant)
     before = _before_saving(func, outputs, constant)
-    return DERIVED.get(_key(func, before, inputs, outputs, constant), derived)
+    key = _key(func, before, inputs, outputs, constant)
+    return DERIVED.get(key, lambda: derivation.kernels(constant))
+
+
+def derivation_of(
+    func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int] = ()
+) -> Derivation:
+    """The gradient that `gradient_kernels` has the kernels of; it raises what that raises.
+
+    Of what is constant, only outputs that were saved make a difference.
+    """
+    first_saved = outputs - saved_output_count(func)
+    constant = [number for number in constant if number >= first_saved]
+    before = _before_saving(func, outputs, constant)
+
+    def derived() -> Derivation:
+        if before is None:
+            return Derivation(expressions_of(func, outputs), inputs, constant)
+        # The choice is made again, so that outputs have the numbers that the saving kernel gave.
+        derivation = Derivation(before.program(), inputs)
+        derivation.save()
+        return derivation
+
+    return DERIVED.get(["derivation", *_key(func, before, inputs, outputs, constant)], derived)
 
 
 def _key(
@@ -219,7 +235,7 @@ def _before_saving(
     """
     saved = saved_output_count(func)
     # A cotangent of a saved value makes the kernel one like any other, with more outputs.
-    if not saved or list(constant) != list(range(outputs - saved, outputs)):
+    if not saved or not {*range(outputs - saved, outputs)} <= {*constant}:
         return None
     before = func.attrs[_SAVED].span if attached(func) is not None else None
     return before if before is not None and len(before.outputs) else None
@@ -229,22 +245,22 @@ def _saving(func: tirx.PrimFunc, expressions: Expressions, inputs: int) -> Savin
     """As `saving_kernel`; the gradient, which is known then, is kept."""
     program = expressions.program()
     count = len(program.outputs)
-    derivation = _Derivation(program, inputs)
+    derivation = Derivation(program, inputs)
     saved = derivation.save()
     if not saved:
-        DERIVED.get(_key(func, None, inputs, count, ()), derivation.kernels)
+        key = _key(func, None, inputs, count, ())
+        DERIVED.get(["derivation", *key], lambda: derivation)
         return None
     parameters = program.parameters[: len(program.parameters) - count]
     mark = tirx.IntImm("int64", len(saved), expressions)
     saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, mark)
     saved_numbers = range(count, count + len(saved))
-    DERIVED.get(
-        _key(saving, expressions, inputs, count + len(saved), saved_numbers), derivation.kernels
-    )
+    key = _key(saving, expressions, inputs, count + len(saved), saved_numbers)
+    DERIVED.get(["derivation", *key], lambda: derivation)
     return SavingKernel(saved, derivation.size_sources, saving)
 
 
-class _Derivation:
+class Derivation:
     """The gradient of some outputs by some inputs, and in which kernels it is computed.
 
     Attributes
@@ -264,11 +280,11 @@ class _Derivation:
         for number, parameter in enumerate(self._inputs):
             if isinstance(parameter, te.Tensor):
                 self._add_source(parameter, ("input", number))
-        heads: list[te.Tensor | None] = []
+        self._heads: list[te.Tensor | None] = []
         for number, output in enumerate(self.outputs):
             has_head = is_float(output.dtype) and number not in constant
             head = _placeholder(output, f"{output.op.name}_ct") if has_head else None
-            heads.append(head)
+            self._heads.append(head)
             if head is not None:
                 self._add_source(head, ("cotangent", number))
         self._wanted = [
@@ -279,7 +295,7 @@ class _Derivation:
         tensors = [self._inputs[number] for number in self._wanted]
         self._steps: list[StackedStep] = []
         self._gradients = gradient_expressions(
-            self.outputs, tensors, heads, read_outputs=True, steps=self._steps
+            self.outputs, tensors, self._heads, read_outputs=True, steps=self._steps
         )
 
     def save(self) -> list[te.Tensor]:
@@ -306,9 +322,12 @@ class _Derivation:
         self.outputs, self._gradients = kept[:count], kept[count:]
         return sums
 
-    def kernels(self) -> GradientKernels:
-        """The gradient in kernels."""
-        gradients = select_without_branching(read_through_copies(self._given_outputs()))
+    def kernels(self, constant: Sequence[int] = ()) -> GradientKernels:
+        """The gradient in kernels, with zero as the cotangents of some outputs."""
+        zeros = [head for n, head in enumerate(self._heads) if n in constant and head is not None]
+        given = reading_zeros(self._given_outputs(), zeros)
+        gradients = select_without_branching(read_through_copies(given))
+        gradients = narrow_maps(gradients)
         shared: list[GradientKernel] = []
         placeholders: dict[Key, te.Tensor] = {}
         for stage in shared_stages(gradients):

@@ -3,9 +3,11 @@
 What costs memory is weighed against what costs work, stage by stage, what is read first coming
 first. A tensor is saved if computing it again, from what is saved already, evaluates at least
 `_EVALUATIONS_PER_STORE` bodies for each of its elements: a sum, a mean, the states of a recurrence.
-An elementwise map does not: it is computed again, in the kernel that reads it. Nothing is saved
-that is larger than the largest tensor that the forward kernel takes or gives; or, beside the states
-of a recurrence, than a few times these: the gates of a cell are as large as several states.
+An elementwise map does not: it is computed again, in the kernel that reads it. Beside a recurrence
+a whole chain of maps is: the steps of the loop backwards compute of it what they read, and a tensor
+for all times would stand beside all others of these while that loop runs. Nothing is saved that is
+larger than the largest tensor that the forward kernel takes or gives; or, beside the states of a
+recurrence, than a few times these: the gates of a cell are as large as several states.
 
 What a reduction of float16 or bfloat16 adds up in float32 is saved in float32. Other intermediates
 of these dtypes are not saved: kernels keep those of bfloat16 in float32, too.
@@ -71,11 +73,14 @@ def worth_saving(
         if identity(op) in forward and not isinstance(op, te.PlaceholderOp)
     ]
     most = most_elements(outputs, arguments)
+    has_loop = any(isinstance(tensor.op, te.ScanOp) for tensor in outputs)
     at_hand = {tensor_key(tensor) for tensor in outputs}
     work = Work(at_hand)
     chosen: list[te.Tensor] = []
     for op in recomputed:
         evaluations = work.again(op)
+        if has_loop and is_pass(op):
+            continue
         for tensor in outputs_of(op):
             if tensor_key(tensor) in at_hand:
                 continue
@@ -101,6 +106,13 @@ def most_elements(outputs: Sequence[te.Tensor], arguments: Sequence[te.Tensor]) 
     states = [tensor for tensor in outputs if isinstance(tensor.op, te.ScanOp)]
     largest = max(elements(tensor) for tensor in [*outputs, *arguments])
     return max(largest, MAX_KEPT_PER_STATE * sum(map(elements, states)))
+
+
+def is_pass(op: Operation) -> bool:
+    """Whether a stage is no more than a pass over memory: a map."""
+    if isinstance(op, te.ComputeOp):
+        return not is_reduction(op)
+    return isinstance(op, te.PlaceholderOp)
 
 
 class Work:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import te, tirx
+from tvm import te
 
 from ..graph import Operation, operations, outputs_of, sources
 from ..walk import identity
-from .saved import Work, elements, is_worth
+from .saved import Work, elements, is_pass, is_worth
 
 
 def shared_stages(gradients: Sequence[te.Tensor]) -> list[Operation]:
@@ -31,7 +31,7 @@ def shared_stages(gradients: Sequence[te.Tensor]) -> list[Operation]:
     for op in reversed(order):
         kernels = needed_by[identity(op)]
         stored = sum(map(elements, outputs_of(op)))
-        is_costly = _is_costly(op) if has_loop else is_worth(evaluations[identity(op)], stored)
+        is_costly = not is_pass(op) if has_loop else is_worth(evaluations[identity(op)], stored)
         if len(kernels) > 1 and is_costly:
             # What is behind a shared stage belongs to the kernel of that stage alone.
             kernels = {len(gradients) + len(shared)}
@@ -39,10 +39,3 @@ def shared_stages(gradients: Sequence[te.Tensor]) -> list[Operation]:
         for tensor in sources(op):
             needed_by[identity(tensor.op)] |= kernels
     return shared[::-1]
-
-
-def _is_costly(op: Operation) -> bool:
-    """Whether a stage of a gradient with a recurrence is more than a pass over memory."""
-    if isinstance(op, te.ComputeOp):
-        return isinstance(op.body[0], tirx.Reduce)
-    return not isinstance(op, te.PlaceholderOp)

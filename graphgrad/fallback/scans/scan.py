@@ -22,6 +22,7 @@ from ..backprop import is_float
 from ..constants import integer_value
 from ..contribution import Contribution
 from ..copies import original
+from ..externs.writes import by_sorting
 from ..forms.assemble import assembled
 from ..graph import (
     Key,
@@ -158,7 +159,8 @@ def replace_externs(op: Any) -> list[te.Tensor]:
 def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Tensors with the extern stages that compute them by others, as far as they are known.
 
-    What is left of them are scatters, each of its own, and what nothing is known of.
+    What is left of them are scatters, each of its own, and what nothing is known of. Recurrences by
+    key become others over sorted points.
 
     Parameters
     ----------
@@ -174,9 +176,10 @@ def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> 
             outputs = externs.restated(stage)
         except MissingGradientError:
             return None
-        return [
+        known = [
             old if new is None else new for new, old in zip(outputs, outputs_of(stage), strict=True)
         ]
+        return rewritten(known, by_sorting, {tensor_key(t): t for t in sources(stage)})
 
     return rewritten(tensors, change, {tensor_key(tensor): tensor for tensor in read})
 

@@ -10,8 +10,8 @@ from tvm import relax
 from ...errors import ModelError
 from ...ir.tensor import Tensor, same_shape
 from ...ops import functional as op
-from ...ops.moments import moments
-from ...ops.norm import inverse_deviation, mean, normalize
+from ...ops.moments import moments, precise_mean
+from ...ops.norm import inverse_deviation, normalize
 from .node import Node, converter
 
 _MICROSOFT = "com.microsoft"
@@ -96,8 +96,8 @@ def mean_variance_normalization(node: Node) -> Tensor:
     x = node.tensor(0)
     axes = op.normalize_axes(node.attribute("axes", (0, 2, 3)), x.ndim)
     wide = op.widen(x)
-    centered = wide - mean(wide, axes)
-    deviation = _root(mean(centered * centered, axes))
+    centered = wide - precise_mean(wide, axes)
+    deviation = _root(precise_mean(centered * centered, axes))
     return (centered / (deviation + 1e-9)).astype(x.dtype)
 
 

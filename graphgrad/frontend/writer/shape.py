@@ -195,11 +195,21 @@ def _reduction(site: Site) -> Any:
     return site.graph.reduce(operator, site.names[0], axes, bool(site.attributes.keepdims))
 
 
+@writes("graphgrad.precise_sum")
+def _precise_sum(site: Site) -> Any:
+    return site.graph.reduce("ReduceSum", site.names[0], _kept_axes(site), True)
+
+
 @writes("graphgrad.moments")
 def _moments(site: Site) -> Any:
     """The mean, and the mean of the squares of what differs from it."""
     graph, (x,) = site.graph, site.names
-    axes = [int(axis) for axis in site.call.attrs["axes"]]
+    axes = _kept_axes(site)
     mean = graph.reduce("ReduceMean", x, axes, True)
     centered = graph.node("Sub", x, mean)
     return [mean, graph.reduce("ReduceMean", graph.node("Mul", centered, centered), axes, True)]
+
+
+def _kept_axes(site: Site) -> list[int]:
+    """The axes that an op of ours reduces, and keeps with extent 1."""
+    return [int(axis) for axis in site.call.attrs["axes"]]

@@ -59,17 +59,17 @@ class BufferView:
     def keeps_addresses(self) -> bool:
         """Whether each element of `buffer` has the same offset as its element of `base`."""
         indices = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.buffer.shape]
-        address = _address(self.buffer, indices)
-        base_address = _address(self.base, self.to_base(indices))
-        return bool(tvm.sym.Analyzer().can_prove_equal(address, base_address))
+        own = address(self.buffer, indices)
+        in_base = address(self.base, self.to_base(indices))
+        return bool(tvm.sym.Analyzer().can_prove_equal(own, in_base))
 
 
-def _address(buffer: Any, indices: Sequence[Any]) -> Any:
+def address(buffer: Any, indices: Sequence[Any]) -> Any:
     """The offset of an element, in elements, of a buffer in row-major order."""
-    address = indices[0]
-    for index, extent in zip(indices[1:], list(buffer.shape)[1:], strict=True):
-        address = address * extent + index
-    return address
+    offset = indices[0]
+    for at, extent in zip(indices[1:], list(buffer.shape)[1:], strict=True):
+        offset = offset * extent + at
+    return offset
 
 
 def joined(body: Any, views: Sequence[BufferView]) -> Any:

@@ -59,7 +59,7 @@ def nest_of(
     realize = blocks[stage.name]
     if stage.work < small or stage.conditional or static(realize.predicate) != 1:
         return None
-    if not _begins_at_zero(realize.block.init) or nodes_in(realize.block.body, prim.Let):
+    if not begins_at_zero(realize.block.init) or nodes_in(realize.block.body, prim.Let):
         return None
     lanes = processor.lanes(stage.dtype)
     if stage.dtype not in ("float32", "float64") or not SIDES[0] <= lanes <= SIDES[1]:
@@ -83,7 +83,8 @@ def nest_of(
     return _nest(stage, realize, term, lanes)
 
 
-def _begins_at_zero(init: Any) -> bool:
+def begins_at_zero(init: Any) -> bool:
+    """Whether what a block begins with is a sum of nothing."""
     value = init.value if isinstance(init, tirx.BufferStore) else None
     return isinstance(value, tirx.FloatImm) and float(value.value) == 0
 

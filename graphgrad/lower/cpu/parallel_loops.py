@@ -32,6 +32,7 @@ from ...ir.tensor import bits
 from ...ir.visits import nodes_in
 from ..kernels.independent_loops import are_plain, carries, trip_count, writes_its_own
 from .map import MIN_PARALLEL_TRIPS
+from .scatter_rows import rows_at_a_time
 from .tuning import Processor
 from .vector_nests import vector_nest
 from .vector_scatters import vector_scatter
@@ -131,8 +132,13 @@ def _scatter_in_parallel(
     rest = [each for each in loops if not each.same_as(first)]
     # What neighbors do in turn is what they do side by side, but for the order of additions.
     body = vector_scatter(rest, [first] if first else [], inner, kept, processor)
+    split = rows_at_a_time(loops, inner) if body is None else None
+    if split is not None:
+        loops = [split.outer if each.same_as(split.rows) else each for each in loops]
+        first = split.outer if first is not None and first.same_as(split.rows) else first
+        rest, inner = [each for each in loops if not each.same_as(first)], split.inner
     if first is None:
-        return body or (sequence(*local, within(loops, inner)) if is_shorter else None)
+        return body or (sequence(*local, within(loops, inner)) if is_shorter or split else None)
     body = sequence(*local, within(rest, inner)) if body is None else body
     return fused([(first.loop_var, int(first.extent))], body, tirx.ForKind.PARALLEL)
 

@@ -30,7 +30,7 @@ from .tuning import Processor
 _MIN_PARALLEL_OUTPUTS = 8
 """Outputs below which one output is computed by several cores."""
 
-_MAX_ROW_VECTORS = 32
+_MAX_ROW_VECTORS = 64
 """The most vectors of a whole row of outputs that are computed side by side. These are more than
 there are registers: the partial sums stay in the nearest cache."""
 
@@ -113,8 +113,8 @@ def _vectorize_outputs(
     assert last.extent is not None
     lanes = processor.lanes(stage.dtype)
     length = _outputs_side_by_side(stage, processor)
-    # Whole vectors, or half a vector, are vectorized here; other lengths by the code generator.
-    explicit = length % lanes == 0 or 2 * length == lanes
+    # Whole and half vectors are vectorized here; other lengths by the code generator.
+    explicit = 2 * length % lanes == 0
     if not explicit:
         length = last.extent
     outer = stage.spatial[:-1]
@@ -138,28 +138,22 @@ def _vectorize_outputs(
 def _outputs_side_by_side(stage: Stage, processor: Processor) -> int:
     """How many neighboring outputs to compute side by side.
 
-    Whole rows, if they are few vectors, where the terms of a task do not fit the core's own cache:
-    to walk through the terms for a part of each row only would read a few cache lines here and a
-    few there, which takes twice as long.
+    Whole rows of few vectors; and of some more where the terms of a task do not fit the core's own
+    cache: to walk through the terms for a part of each row only would read a few cache lines here
+    and a few there, which takes twice as long.
     """
     last = stage.spatial[-1]
     assert last.extent is not None
     lanes = processor.lanes(stage.dtype)
-    vectors, remainder = divmod(last.extent, lanes)
     terms = volume(stage.reduced)
     if volume(stage.spatial[:-1]) < _MIN_PARALLEL_OUTPUTS:
         terms //= _chunk_count(stage.reduced[0].extent)
     width = max((bits(str(buffer_of(load).dtype)) for load in stage.loads), default=0) // 8
     is_far = terms * last.extent * width > processor.row_bytes
-    # LLVM splits a power of two evenly; three times that is unrolled (`_is_three_vectors`).
-    if is_far and not remainder and vectors <= _MAX_ROW_VECTORS and _odd_factor(vectors) in (1, 3):
+    most = _MAX_ROW_VECTORS if is_far else processor.sum_vectors
+    if 2 * last.extent % lanes == 0 and last.extent <= most * lanes:
         return last.extent
     return vector_length(last.extent, lanes, processor.sum_vectors)
-
-
-def _odd_factor(number: int) -> int:
-    """The largest odd factor of a number; 0 of 0."""
-    return number // (number & -number) if number else 0
 
 
 def _vectorize_terms(
@@ -278,24 +272,22 @@ def _accumulate_in_registers(
     blocks_behind = [*caches, *epilogue_blocks]
     for block in blocks_behind:
         _compute_at(sch, block, nest.across[-1])
-    by_three = explicit and _is_three_vectors(extent_of(sch, nest.vector))
+    pieces = _odd_factor(extent_of(sch, nest.vector) or 1)
     if explicit:
         for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in blocks_behind)):
-            *three_loop, lanes = sch.split(loop, [3, None]) if by_three else [loop]
-            if three_loop:
-                sch.unroll(*three_loop)
+            unrolled, lanes = sch.split(loop, [pieces, None])
+            sch.unroll(unrolled)
             sch.vectorize(lanes)
     parallel_leading(sch, nest.across)
     init_loops = sch.get_loops(sch.decompose_reduction(nest.block, nest.first_reduced))
     if explicit:
         sch.vectorize(init_loops[-1])
-    if by_three:
         sch.unroll(init_loops[-2])
 
 
-def _is_three_vectors(length: int | None) -> bool:
-    """Whether to cut a vector into three: LLVM would widen it by a third, which is expensive."""
-    return length is not None and length > 3 and length % 3 == 0
+def _odd_factor(length: int) -> int:
+    """Into how many parts to cut a vector: LLVM would widen it to a power of two."""
+    return length // (length & -length)
 
 
 def _is_neat(stage: Stage, processor: Processor) -> bool:

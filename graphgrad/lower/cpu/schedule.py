@@ -34,6 +34,7 @@ from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, unread
 from .dot_products import nest_of as dot_products_of
+from .few_sums import nest_of as few_sums_of
 from .group_vectors import vectorize_groups
 from .intervals import split_intervals
 from .map import SMALL, schedule_map
@@ -227,9 +228,10 @@ def _schedule_stages(
         stage, *remaining = remaining
         if _in_chain(stage, chains):
             continue
-        if serves(stage, processor) and (
-            nest := vector_nest(statements[stage.name], processor, small)
-        ):
+        nest = None
+        if serves(stage, processor):
+            nest = vector_nest(statements[stage.name], processor, small)
+        if nest := nest or few_sums_of(stage, blocks, processor, small):
             nests[stage.name] = nest
             continue
         epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]

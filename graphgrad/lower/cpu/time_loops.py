@@ -192,7 +192,7 @@ def _scheduled_lanes(lanes: Lanes, schedule: ScheduleKernel) -> Any:
     statements, buffers = [], list(lanes.buffers)
     for part in lanes.parts:
         times = [part.loop.time] if part.loop else []
-        stages = _scheduled_rows(part.rows, [*times, *starts], partial(schedule, small=0))
+        stages = schedule_rows(part.rows, [*times, *starts], partial(schedule, small=0))
         if part.loop is None:
             statements.append(stages)
             continue
@@ -217,10 +217,10 @@ def _scheduled_run(
     except Inseparable:
         return block("stages", *run.nests), internal
     small = SMALL_STEP if times else SMALL
-    return _scheduled_rows(rows, times, partial(schedule, small=small)), []
+    return schedule_rows(rows, times, partial(schedule, small=small)), []
 
 
-def _scheduled_rows(
+def schedule_rows(
     rows: Rows, variables: Sequence[Any], schedule: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> Any:
     """The statement of stages that are scheduled as a kernel of their own.

@@ -34,7 +34,7 @@ from ...ir.kernel_structure import (
 from ...ir.loops import bound, index, load, loop, own_loop, registers, sequence, store, variable
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in, replace_nodes
-from ..kernels.blocked_sums import sum_in_blocks
+from ..kernels.blocked_sums import SHORT_SUM, sum_in_blocks
 from .lanes import over_lanes, wide_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, results_of
 from .threads import THREADS, at_point, barrier
@@ -277,7 +277,8 @@ class _Launch:
         """The launch, and the buffers of the parts."""
         tile = self._tile
         statements = [tirx.AllocBuffer(shared) for shared in self._shared]
-        statements += self._reduced(self._of_terms(), True)
+        # How many terms a thread has may be unknown, but not how many it has at most.
+        statements += self._reduced(self._of_terms(), tile.trips > SHORT_SUM)
         statements += self._combined(self._stored_parts)
         is_last = cuda_func_call(
             _ARRIVAL,

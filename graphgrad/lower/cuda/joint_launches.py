@@ -17,8 +17,9 @@ from tvm import tirx
 
 from ...ir.kernel_rewrite import with_body
 from ...ir.kernel_structure import Load, buffer_of, is_among, static, substitute_values
-from ...ir.loops import index, load, sequence, store
+from ...ir.loops import load, sequence, store
 from ...ir.visits import nodes_in, replace_nodes
+from ..cpu.buffer_views import address
 from .contraction import used_buffers
 from .rows import is_shuffle
 from .threads import one_launch
@@ -108,10 +109,7 @@ def flattened(kernel: Any, params: Sequence[Any]) -> Any:
             return None
         if buffer not in flat:
             flat[buffer] = tirx.decl_buffer([math.prod(buffer.shape)], str(buffer.dtype), "flat")
-        position = index(0)
-        for at, extent in zip(access.indices, buffer.shape, strict=True):
-            position = position * extent + at
-        return analyzer.simplify(position)
+        return analyzer.simplify(address(buffer, list(access.indices)))
 
     def loaded(access: Any) -> Any:
         at = number(access)

@@ -25,7 +25,7 @@ from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import tir_passes
 from .intrinsics import widen_half, wrap_narrowed, write_exact_expressions
 from .lanes import widen_accesses
-from .names import identifiers
+from .names import identifiers, name_launched
 
 SCHEDULED = "tirx.is_scheduled"
 
@@ -263,7 +263,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         refuse_host_code(lowered, host_functions)
         refuse_calls_of_the_host(lowered)
         refuse_beyond_limits(lowered)
-        return _map_device_functions(lowered, identifiers)
+        return name_launched(_map_device_functions(lowered, identifiers))
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.write_exact_expressions")
     def write_exact(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

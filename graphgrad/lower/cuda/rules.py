@@ -11,6 +11,7 @@ from tvm import tirx
 
 from .parallel import bind_parallel_loops, launch_statements
 from .stages import one_thread_per_element, tile_contractions
+from .time_loops import launch_steps
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ def scheduling_rules(tf32: bool = False) -> tuple[Rule, ...]:
     """Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there.
 
     ``tiles`` and ``elements`` are for kernels made of stages, with and without contractions that
-    are worth tiles; ``parallel`` and ``serial`` for those written by hand, with and without
-    parallel loops.
+    are worth tiles; ``steps`` for loops over time around such; ``parallel`` and ``serial`` for what
+    is written by hand, with and without parallel loops.
 
     Parameters
     ----------
@@ -45,6 +46,7 @@ def scheduling_rules(tf32: bool = False) -> tuple[Rule, ...]:
     return (
         Rule("tiles", partial(tile_contractions, tf32=tf32)),
         Rule("elements", one_thread_per_element),
+        Rule("steps", partial(launch_steps, tf32=tf32)),
         Rule("parallel", bind_parallel_loops),
         Rule("serial", launch_statements),
     )

@@ -28,6 +28,7 @@ from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import set_type
+from ..cpu.tuning import Processor
 from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
 
@@ -60,14 +61,21 @@ puts maps into kernels up to a reduction."""
     after={"share_results": "it would make one of the copies again"},
     before={"FuseOps": "it puts each copy into the kernel of its reader"},
 )
-def recompute_maps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Compute maps in each of their readers, where that pays."""
+def recompute_maps(mod: tvm.IRModule, processor: Processor) -> tvm.IRModule:
+    """Compute maps in each of their readers, where that pays.
+
+    On a GPU a map counts with what copies of it read in the end, through other maps that are
+    recomputed: in long chains, such as the sums of gradients along residual connections, that is
+    more with each link.
+    """
     kernels = {
         variable: _Kernel.of(func)
         for variable, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc)
     }
-    return map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).repeated())
+    return map_dataflow_blocks(
+        mod, lambda bindings: _Block(bindings, kernels, processor.is_gpu).repeated()
+    )
 
 
 @dataclass(frozen=True)
@@ -168,10 +176,11 @@ class _Block:
     """The bindings of a dataflow block while copies are put in front of readers.
 
     `_completed` are the maps that a contraction computes where it stores its results;
-    `_operations` has, for each map of which copies may be made, the operations of one copy.
+    `_operations` has, for each map of which copies may be made, the operations of one copy, and
+    `_read` what one reads.
     """
 
-    def __init__(self, bindings: list[Any], kernels: dict[Any, _Kernel]):
+    def __init__(self, bindings: list[Any], kernels: dict[Any, _Kernel], through_maps: bool):
         self._kernels = kernels
         self._order = [binding.var for binding in bindings]
         self._bindings = {binding.var: binding for binding in bindings}
@@ -182,11 +191,14 @@ class _Block:
                 self._readers.setdefault(var, []).append(binding.var)
         self._completed: set[Any] = set()
         self._operations: dict[Any, int] = {}
+        self._read: dict[Any, list[Any]] = {}
         for binding in bindings:
             if self._completes(binding):
                 self._completed.add(binding.var)
             elif self._may_be_recomputed(binding):
                 self._operations[binding.var] = self._operations_of(binding)
+                if through_maps:
+                    self._read[binding.var] = self._sources(binding)
 
     def repeated(self) -> list[Any]:
         """The bindings with copies, each in front of its reader."""
@@ -251,14 +263,19 @@ class _Block:
             return False
         if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
             return False
-        sources = dict.fromkeys(a for a in arguments_of(binding.value) if isinstance(a, tvm.ir.Var))
-        sizes = [bytes_of(source.ty) for source in sources]
+        sizes = [bytes_of(source.ty) for source in self._sources(binding)]
         if None in sizes:
             return False
         # With n readers the map is written once and read n times; without it, its sources are read
         # n times and not once.
         read: int = sum(sizes)  # type: ignore[arg-type]
         return read * (len(readers) - 1) <= size * (len(readers) + 1)
+
+    def _sources(self, binding: Any) -> list[Any]:
+        """The variables that a copy of a map reads."""
+        arguments = [a for a in arguments_of(binding.value) if isinstance(a, tvm.ir.Var)]
+        read = (each for argument in arguments for each in self._read.get(argument, [argument]))
+        return list(dict.fromkeys(read))
 
     def _is_cheap_map(self, binding: Any) -> bool:
         return (

@@ -55,6 +55,9 @@ from ...ir.visits import nodes_in, replace_nodes
 _BLOCK_TERMS = 16
 """Terms of a block of float32: fewer take longer, more are less accurate."""
 
+SHORT_SUM = 2 * _BLOCK_TERMS
+"""Terms of a sum, at most, that is never worth blocks."""
+
 _MAX_SUMS = 1 << 16
 """The most sums that are in blocks together: the parts of more would stay in no near cache."""
 

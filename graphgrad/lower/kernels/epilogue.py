@@ -17,8 +17,9 @@ from tvm import tirx
 
 from ...ir.kernel_structure import Axis, Stage, buffer_of, is_among, substitute_values
 
-_MAX_OPERATIONS = 16
-"""Operations of an epilogue at most: it is unrolled with the tile."""
+_MAX_OPERATIONS = 32
+"""Operations of an epilogue at most, those of indices included: it is unrolled with the tile. The
+mask of a batch norm with ReLU6, behind the data gradient of a strided convolution, has 26."""
 
 
 @dataclass(frozen=True)

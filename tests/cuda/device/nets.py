@@ -1,6 +1,7 @@
 """Models that train on the device in tests, each with a batch."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from graphgrad import models
 from tests import derived_nets
 from tests.peers import peer
 from tests.promoted_models import promoted
-from tests.torch_export import build, export, inputs_of
+from tests.torch_export import NETWORKS, build, export, inputs_of
 
 BATCH = 4
 
@@ -55,11 +56,21 @@ def resnet():
 
 def transformer():
     """An encoder with embeddings, attention and a mask."""
+    return exported("bert")
+
+
+def exported(name):
+    """A network that torch has exported."""
     torch = peer("torch")
-    inputs, labels = inputs_of("bert", torch.float32, BATCH)
-    proto = export(build("bert").float(), inputs, training=True, dynamic=False)
+    inputs, labels = inputs_of(name, torch.float32, BATCH)
+    proto = export(build(name).float(), inputs, training=True, dynamic=False)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     return Case(gg.from_onnx(proto), arrays, labels.numpy())
+
+
+def residual(network):
+    """A residual network of ImageNet's shape, narrow and for small images."""
+    return _of(network(width=0.125, size=32, classes=10, batch=BATCH), (3, 32, 32))
 
 
 def te_op():
@@ -75,6 +86,32 @@ def scan():
 def gru():
     """ONNX's GRU in both directions."""
     return _of(derived_nets.gru(), (derived_nets.TIMES, derived_nets.FEATURES))
+
+
+def lstm():
+    """ONNX's LSTM."""
+    return _of(derived_nets.lstm(), (derived_nets.TIMES, derived_nets.FEATURES))
+
+
+FAMILIES = {
+    "mlp": mlp,
+    "lenet": lenet,
+    "resnet_digits": resnet,
+    **{name: partial(exported, name) for name in NETWORKS},
+    "resnet18": partial(residual, models.resnet18),
+    "resnet50": partial(residual, models.resnet50),
+    "te_op": te_op,
+    "scan": scan,
+    "lstm": lstm,
+    "gru": gru,
+}
+"""Every family by name; the deeper residual networks are made of the parts of these."""
+
+SMOOTH = ("vit", "bert", "scan", "lstm", "gru")
+"""Families that make no choices: a small error stays small."""
+
+WITHOUT_LIBRARY = ("te_op",)
+"""Families in which nothing is left to a library."""
 
 
 def _of(proto, shape):

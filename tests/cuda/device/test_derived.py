@@ -30,6 +30,16 @@ def histogram(x, index):
     )
 
 
+def products(x, index):
+    """Products at the rows that are chosen; its gradient goes through them backwards."""
+    return topi.scatter_nd(
+        te.compute((8, 5), lambda *_: tirx.const(2, x.dtype), name="twos"),
+        topi.expand_dims(index, 0),
+        x,
+        "mul",
+    )
+
+
 def scanned(x):
     states = te.placeholder(x.shape, x.dtype, "states")
     half = tirx.const(0.5, x.dtype)
@@ -47,6 +57,7 @@ CASES = {
     "map": (swirl, (6, 5)),
     "gather": (gathered, (6, 5), INDEX),
     "scatter": (histogram, (9, 5), INDEX),
+    "scatter-of-products": (products, (9, 5), INDEX),
     "windows-and-table": (table_of_windows, (7, 12), (CELLS, 12)),
     "scan": (scanned, (7, 4)),
     "cumulative-sum": (lambda x: topi.cumsum(x, 1), (6, 5)),

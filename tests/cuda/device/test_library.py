@@ -8,21 +8,16 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.errors import DeviceError
-from graphgrad.lower.cuda.library import attention, select
 from graphgrad.ops.define import call_op
 from graphgrad.ops.fused_attention import ATTENTION
-from graphgrad.runtime.cudnn.backend import CudnnError, library_path
+from graphgrad.runtime.cudnn.backend import CudnnError
 from graphgrad.runtime.cudnn.engine import NAME
-from graphgrad.runtime.cudnn.plans import Plan
 from graphgrad.runtime.cudnn.problem import MATMUL
-from tests.cuda.device.running import Program, assert_close, gpu, is_emulated
-from tests.emulator.library import Library
-from tests.peers import required
+from tests.cuda.device.running import Program, assert_close, gpu
 from tests.running import function
 from tests.train.nets import deep
 
 nn, permute = relax.op.nn, relax.op.permute_dims
-WORKSPACE = 96
 HALF = "bfloat16"
 
 
@@ -53,26 +48,6 @@ CASES = {
     "spread": (lambda b, x, y: b.emit(relax.op.matmul(x, y)), [(1, 4, 5), (3, 5, 6)]),
 }  # fmt: skip
 """Functions of two tensors, and their shapes."""
-
-
-@pytest.fixture
-def library(monkeypatch):
-    """The library, which is to compute whatever it can; where it is emulated, by plans of ours."""
-    monkeypatch.delenv(select.SWITCH)
-    monkeypatch.setattr(select, "library_pays", lambda plan: True)
-    if not is_emulated():
-        required("cuDNN", library_path() is not None)
-        yield None
-        return
-
-    def plan_all(problems, properties):
-        return {each: Plan(each, WORKSPACE, 0, (), 0, 90, "") for each in problems}
-
-    for module in (attention, select):
-        monkeypatch.setattr(module, "plan_all", plan_all)
-    monkeypatch.setattr(select, "is_installed", lambda: True)
-    with Library() as counting:
-        yield counting
 
 
 def test_contractions_and_their_gradients(library):

@@ -2,7 +2,7 @@
 
 from tvm import te, tirx
 
-from graphgrad.fallback.kernels.gradient import _Derivation
+from graphgrad.fallback.kernels.gradient import Derivation
 from graphgrad.fallback.lift.prim_func import TensorProgram
 from graphgrad.fallback.walk import tensor_key
 
@@ -15,7 +15,7 @@ def test_no_new_tensor_is_taken_for_a_cotangent_that_nothing_reads():
     one = tirx.const(1.0, "float32")
     outputs = [te.compute((4,), lambda i: x[i] * x[i], name="square")]
     outputs += [te.compute((4,), lambda i: one, name="one") for _ in range(COUNT)]
-    derivation = _Derivation(TensorProgram([x, *[None] * len(outputs)], outputs), 1)
+    derivation = Derivation(TensorProgram([x, *[None] * len(outputs)], outputs), 1)
     derivation.kernels()
     others = [te.placeholder((4,), "float32") for _ in range(60 * COUNT)]
     assert not any(tensor_key(tensor) in derivation._sources for tensor in others)

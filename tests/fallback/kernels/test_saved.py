@@ -112,6 +112,22 @@ def test_beside_states_a_few_times_their_elements_are_saved(gates, expected):
     assert (("product", [steps, gates * width]) in found) == expected
 
 
+def test_maps_in_front_of_a_loop_are_computed_again():
+    """However many there are: the steps of the loop backwards compute them where they read them."""
+    steps, width = 6, 4
+    x, w = placeholder("x", steps, width), placeholder("w", width, width)
+    k = te.reduce_axis((0, width), name="k")
+    read = te.compute(
+        (steps, width), lambda t, i: te.sum(x(t, k) * w(k, i), axis=k), name="product"
+    )
+    for _ in range(8):
+        read = topi.tanh(read)
+    state = placeholder("state", steps, width)
+    update = te.compute((steps, width), lambda t, i: state(t - 1, i) * read(t, i))
+    start = te.compute((1, width), lambda _, i: x(0, i))
+    assert saved(te.scan(start, update, state), x, w) == [("product", [steps, width])]
+
+
 def test_sum_over_a_symbolic_extent_is_saved():
     x = te.placeholder((te.var("n", "int64"), te.var("m", "int64")), "float64", name="x")
     output = normalized(x)

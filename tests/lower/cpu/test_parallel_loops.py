@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from tvm import te
+from tvm import te, tirx
 from tvm.script import tirx as T
 
 import graphgrad as gg
+from graphgrad.lower.cpu.scatter_rows import rows_at_a_time
 from graphgrad.lower.cpu.schedule import schedule_loops
 from tests.lower.kernel_programs import UNIT, run, sums_of_bound_values, tensor
 
@@ -116,3 +117,51 @@ def test_what_a_trip_leaves_for_the_next_one(kernel):
     x, y = tensor(1024, 32), tensor(1024, 32)
     runs = run([x], [y], make=lambda _: kernel)
     np.testing.assert_array_equal(*[each[0] for each in (runs.stock, runs.scheduled)])
+
+
+def resampled(rows):
+    """The gradient of a resampling of rows by a table of two places and weights a result."""
+    x, weights = tensor(rows, 40), tensor(96, 2, name="weights")
+    places = tensor(96, 2, dtype="int32", name="places")
+    tap = te.reduce_axis((0, 2), "tap")
+
+    def value(i, j):
+        place = places[j, tap]
+        term = te.if_then_else(place >= 0, x[i, place] * weights[j, tap], 0.0)
+        return te.sum(term, axis=tap)
+
+    head = tensor(rows, 96, name="head")
+    (dx,) = gg.te_gradient(te.compute((rows, 96), value, name="y"), [x], head)
+    return [places, weights, head], dx
+
+
+@pytest.mark.parametrize("rows, width", [(128, 8), (133, 7), (131, 1)])
+def test_additions_to_several_rows_at_a_time_keep_their_order(rows, width):
+    arguments, dx = resampled(rows)
+    generator = np.random.default_rng(0)
+    values = [generator.integers(-1, 40, (96, 2)).astype("int32")]
+    values += [generator.standard_normal(s).astype("float32") for s in ((96, 2), (rows, 96))]
+    runs = run(arguments, [dx], values=values, make=gg.fallback.create_prim_func)
+    np.testing.assert_array_equal(*[each[0] for each in (runs.stock, runs.scheduled)])
+    assert (f"T.unroll({width})" in runs.text) == (width > 1)
+
+
+@T.prim_func(s_tir=True)
+def following(table: T.Buffer((64,), "int32"), total: T.Buffer((64, 512), "float32")):
+    with T.sblock("total"):
+        T.reads(table[0:64], total[0:64, 0:512])
+        T.writes(total[0:64, 0:512])
+        for i, j in T.grid(64, 511):
+            if total[table[j % 64] % 2, 0] < T.float32(8):
+                total[i, j] = total[i, j] + T.float32(1)
+
+
+def test_places_that_depend_on_sums_keep_their_turns():
+    body = following.body
+    loops = []
+    while not isinstance(body, tirx.For):
+        body = body.block.body
+    while isinstance(body, tirx.For):
+        loops.append(body)
+        body = body.body
+    assert rows_at_a_time(loops, body) is None

@@ -5,8 +5,9 @@ import re
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te
+from tvm import relax, te
 
+import graphgrad as gg
 from graphgrad.lower.cuda.compiler import executable_sources
 from graphgrad.lower.cuda.lowering import PIPELINE
 from graphgrad.lower.cuda.names import identifier, identifiers
@@ -50,3 +51,16 @@ def test_names_that_become_the_same_stay_apart():
     (kernel,) = {line for line in source.splitlines() if "__global__" in line and "{" in line}
     parameters = re.findall(r"(\w+)[,)]", kernel[kernel.index("main_kernel") :])
     assert sorted(parameters) == ["_0_ptr", "a_b_ptr", "a_b_ptr_1"]
+
+
+def test_kernels_that_are_lambdas_stay_apart():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((8,), "float32"))
+    with builder.function("main", [x]):
+        y = builder.emit(builder.call_te(lambda a: te.compute((8,), lambda i: a[7 - i] * a[i]), x))
+        z = builder.emit(builder.call_te(lambda a: te.compute((8,), lambda i: a[i] / 3), y))
+        builder.emit_func_output(z)
+    (source,) = executable_sources(gg.compile(builder.get(), GPU))
+    launched = re.findall(r"(\w+)\([^()]*\) \{", source)
+    assert len(set(launched)) == len(launched) >= 1
+    assert all("lambda" in name for name in launched)

@@ -7,6 +7,8 @@ from tvm import relax, te
 import graphgrad as gg
 from graphgrad.ir.kernel_calls import is_kernel_call
 from graphgrad.ir.rewrite import bindings_of
+from graphgrad.lower.cpu.tuning import processor_of
+from graphgrad.lower.cuda.row_chains import GPU
 from graphgrad.lower.fusion import recompute_maps
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.running import function, run
@@ -16,8 +18,11 @@ LARGE = ((64, 1024), "float32")
 ROW = ((1024,), "float32")
 
 
-def repeated(build, *types):
-    return fused(recompute_maps(noted(kernels(build, *types))))
+HOST = processor_of(gg.target("llvm"))
+
+
+def repeated(build, *types, processor=HOST):
+    return fused(recompute_maps(noted(kernels(build, *types)), processor))
 
 
 def read_twice(make):
@@ -172,7 +177,7 @@ def test_copies_of_a_long_chain_grow_no_faster_than_it():
 
     def copies(length):
         mod = noted(kernels(build(length), LARGE))
-        return len(called(recompute_maps(mod))) - len(called(mod))
+        return len(called(recompute_maps(mod, HOST))) - len(called(mod))
 
     assert copies(2) == 1
     assert copies(120) < 120 * 24  # without a bound, 120 · 119 / 2
@@ -212,3 +217,20 @@ def test_what_is_cast_behind_a_contraction_stays_narrow_in_memory(dtype):
     mod = repeated(build, ((64, 64), dtype), ((64, 1024), dtype))
     calls = [b.value for b in bindings_of(mod["main"].body) if is_kernel_call(b.value)]
     assert [str(call.ty.dtype) for call in calls] == [dtype, "float32", "float32"]
+
+
+def test_on_a_gpu_what_copies_read_in_the_end_counts():
+    """Sums along a chain, each of a term that is made of two tensors."""
+
+    def chain(b, x, *rest):
+        results = []
+        for pair in zip(rest[::2], rest[1::2], strict=True):
+            x = b.emit(op.add(x, b.emit(op.multiply(*pair))))
+            results.append(b.emit(op.sum(x, axis=[0])))
+        return relax.Tuple(results)
+
+    def copies(processor):
+        mod = noted(kernels(chain, *[LARGE] * 13))
+        return len(called(recompute_maps(mod, processor))) - len(called(mod))
+
+    assert copies(HOST) > copies(GPU) > 0

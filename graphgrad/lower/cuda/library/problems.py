@@ -23,7 +23,7 @@ _CONVOLUTIONS = {
     "graphgrad.conv_weight_gradient": "conv_weight_gradient",
 }
 
-_PRODUCT = "relax.matmul"
+PRODUCT = "relax.matmul"
 
 RESHAPE = "relax.reshape"
 
@@ -105,7 +105,7 @@ def problem_of(call: relax.Call, operands: Sequence[View], tf32: bool) -> Proble
     if len(inputs) < len(forms) or inputs[0].dtype != inputs[1].dtype:
         return None
     tf32 = tf32 and inputs[0].dtype == "float32"
-    if name == _PRODUCT and result.dtype in (inputs[0].dtype, "float32"):
+    if name == PRODUCT and result.dtype in (inputs[0].dtype, "float32"):
         return _product(inputs, result, tf32)
     if name in _CONVOLUTIONS and result.dtype == inputs[0].dtype:
         return _convolution(_CONVOLUTIONS[name], call, inputs, result, tf32)
@@ -115,7 +115,7 @@ def problem_of(call: relax.Call, operands: Sequence[View], tf32: bool) -> Proble
 def tensors_of(call: Any) -> list[Any]:
     """The tensors of a call that may be a problem; empty for all other values."""
     name = str(getattr(call.op, "name", "")) if isinstance(call, relax.Call) else ""
-    return list(call.args[:2]) if name == _PRODUCT or name in _CONVOLUTIONS else []
+    return list(call.args[:2]) if name == PRODUCT or name in _CONVOLUTIONS else []
 
 
 def _extents(ty: Any) -> list[int] | None:
