@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +144,27 @@ SPECS: dict[str, Spec] = {
     ),
 }
 
+_LONG = 1024
+"""Positions of the models whose memory is compared."""
+
+SPECS |= {
+    f"{name}_long": replace(SPECS[name], batch=1, settings={**SPECS[name].settings, setting: _LONG})
+    for name, setting in (("bert", "sequence"), ("gpt2", "length"), ("llama", "length"))
+}
+
 FAMILIES: dict[str, Spec] = {
     "gpt": Spec(
         exported("gpt", (256,), "int64"),
         batch=4,
         settings=_GPT,
+        multiple=8,
+        classes=8192,
+        words=8192,
+    ),
+    "gpt_long": Spec(
+        exported("gpt", (_LONG,), "int64"),
+        batch=1,
+        settings={**_GPT, "length": _LONG},
         multiple=8,
         classes=8192,
         words=8192,

@@ -34,7 +34,7 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import static
+from graphgrad.ir.kernel_structure import buffer_of, static
 from graphgrad.ir.tensor import bits
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower import pipeline
@@ -206,21 +206,24 @@ def _bytes(tensor: Any) -> int:
 def _reads(func: tirx.PrimFunc) -> dict[str, float]:
     """How many elements a kernel reads at most of each tensor, by the name of its memory.
 
-    Any number of what it writes, or reads under another name.
+    Any number of what it writes.
     """
+    views = {each.buffer: str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
     reads: Counter[str] = Counter()
     for access, runs in _accesses(func.body, 1):
+        buffer = buffer_of(access)
         is_store = isinstance(access, tirx.BufferStore)
-        name = str(access.buffer.data if is_store else access.source.data)
+        name = views.get(buffer, str(buffer.data))
         reads[name] += math.inf if is_store else runs  # type: ignore[assignment]
-    renamed = {str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
-    return {name: math.inf if name in renamed else count for name, count in reads.items()}
+    return dict(reads)
 
 
 def _accesses(statement: Any, runs: float) -> Iterator[tuple[Any, float]]:
     """Yield the loads and stores of a statement, with how often each runs at most."""
     if isinstance(statement, tirx.For):
-        yield from _accesses(statement.body, runs * (static(statement.extent) or math.inf))
+        trips = static(statement.extent)
+        if trips != 0:
+            yield from _accesses(statement.body, runs * (math.inf if trips is None else trips))
     elif isinstance(statement, tirx.SeqStmt):
         for each in statement.seq:
             yield from _accesses(each, runs)

@@ -28,6 +28,9 @@ _UNKNOWN_SIZES = "the sizes of some tensors depend on values"
 _LEAST_PACKED = 4
 """Of the schedules with the fewest bytes in use, how many are packed to tell the least budget."""
 
+_WORTH_REPEATING = 0.96
+"""Of its peak, what a step without a budget may take at most to have anything repeated."""
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -196,7 +199,7 @@ class FunctionBudget:
         kernels = [mod[name] for name in line.kernels]
         scratch = pooled_bytes(kernels, threads) if threads and is_limited else 0
         fixed = arguments + results + scratch
-        schedule, least = self._schedule(line.program, fixed)
+        schedule, least = self._schedule(line.program, fixed, is_host=threads > 0)
         self.plan = MemoryPlan(
             arguments=arguments,
             results=results,
@@ -212,11 +215,13 @@ class FunctionBudget:
         planned[variable] = line.function(schedule)
         return planned
 
-    def _schedule(self, program: Program, fixed: int) -> tuple[Schedule, int]:
+    def _schedule(self, program: Program, fixed: int, is_host: bool) -> tuple[Schedule, int]:
         """The schedule of a program beside what else takes memory, and the least budget."""
         unconstrained = fixed + program.whole.block_bytes
         if self.budget is None:
-            return program.whole, unconstrained
+            frugal = program.frugal() if is_host else program.whole
+            saves = fixed + frugal.block_bytes <= _WORTH_REPEATING * unconstrained
+            return (frugal if saves else program.whole), unconstrained
         schedules = program.schedules(self.budget.repeats)
         smallest = sorted(schedules, key=lambda schedule: schedule.least_bytes)[:_LEAST_PACKED]
         least = fixed + min(schedule.block_bytes for schedule in smallest)

@@ -8,6 +8,7 @@ pairs are recorded in the attribute ``graphgrad.donated_done``.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from tvm import relax, tirx
 
 from ..errors import ArgumentError
 from ..ir.calls import result_types
-from ..ir.kernel_calls import drop_unused_kernels, is_kernel_call
+from ..ir.kernel_calls import bytes_of, drop_unused_kernels, is_kernel_call
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import nodes_in
@@ -30,6 +31,10 @@ DONATED_DONE = "graphgrad.donated_done"
 
 KNOWN_TO_CALLER = "graphgrad.donation_known_to_caller"
 """Attribute of a function whose callers in the module know that it overwrites arguments."""
+
+_LARGE = 1 << 25
+"""From how many bytes on a result is written over what nothing reads any more. The kernel is
+compiled once more for that, which smaller tensors are not worth."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,45 @@ class _Donation:
                 accepted.setdefault(site.var, {})[site.result] = site.argument
             if sites:
                 granted.append([parameter, output])
+        for site in self._sites_of_temporaries(accepted):
+            accepted[site.var] = {site.result: site.argument}
         return self._rewrite(accepted, granted)
+
+    def _sites_of_temporaries(self, accepted: Container[Any]) -> Iterator[_Site]:
+        """Yield the calls that may write a large result over an argument that they read last.
+
+        Nobody has asked for these: they spare a tensor as large as the gradient of a vocabulary.
+        Calls of `accepted` are left out.
+        """
+        for var, call in self.aliases.calls.items():
+            kernel = self._kernel(call)
+            ty, size = var.ty, bytes_of(var.ty)
+            if kernel is None or var in accepted or size is None or size < _LARGE:
+                continue
+            for value in call.args[1].fields:
+                donated = self._temporary(value)
+                if donated is None or not _same_tensor_type(value.ty, ty):
+                    continue
+                argument = self._safe_argument(value, call, kernel, 0)
+                if argument is None:
+                    continue
+                site = _Site(var, 0, argument)
+                if self._is_last_use(site, donated, set()):
+                    yield site
+                    break
+
+    def _temporary(self, value: Any) -> Leaf | None:
+        """The memory of a kernel's result that only this function uses; None of other values."""
+        tree = self.aliases.values.get(value) if isinstance(value, relax.Var) else None
+        if not isinstance(tree, Leaf) or tree.source[0] != "call":
+            return None
+        region = self.aliases.region(tree)
+        is_own = (
+            self._kernel(self.aliases.calls.get(tree.source[1])) is not None
+            and region not in self.aliases.escaping()
+            and not any(region in self.aliases.regions_of(param) for param in self.aliases.params)
+        )
+        return tree if is_own else None
 
     def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
         """The calls that compute an output, if all of them may do so over a parameter; else none.

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
+from tvm.ir import Range
 from tvm.s_tir import SBlockRealize
 
 from ..ir.calls import calls_op
@@ -26,6 +28,9 @@ from .reorder import freeing_first
 _BYTES_PER_SECOND = 12e9
 _STORES_PER_SECOND = 60e9
 """What two cores with AVX-512 move to and from memory, and compute. Only the ratio decides."""
+
+_UNBOUNDED = np.iinfo(np.int64).max // 2
+"""From here on a bound of TVM's says that there is none."""
 
 _ALLOCATION = "relax.builtin.alloc_tensor"
 _BETWEEN_DEVICES = ("relax.hint_on_device", "relax.to_vdevice")
@@ -99,6 +104,7 @@ class Line:
             for binding in block.bindings
         }
         self._uses: dict[Any, list[Use]] = {}
+        self._stores: dict[Any, int] = {}
         for use in aliases.uses:
             self._uses.setdefault(use.binding, []).append(use)
         calls = [
@@ -165,7 +171,9 @@ class Line:
         sizes = [bytes_of(argument.ty) for argument in arguments]
         is_pure = None not in sizes and bool(writes) and not _calls_out(kernel)
         moved = sum(size for size in sizes if size is not None)
-        seconds = max(moved / _BYTES_PER_SECOND, _stores(kernel.body) / _STORES_PER_SECOND)
+        if kernel not in self._stores:
+            self._stores[kernel] = _stores(kernel.body)
+        seconds = max(moved / _BYTES_PER_SECOND, self._stores[kernel] / _STORES_PER_SECOND)
         return _Call(binding, reads, writes, seconds, is_pure)
 
     def _regions(self, argument: Any) -> set[int]:
@@ -331,15 +339,21 @@ def _calls_out(kernel: tirx.PrimFunc) -> bool:
     return any("packed" in name or name == "tirx.call_extern" for name in names)
 
 
-def _stores(statement: Any, times: int = 1) -> int:
-    """How many elements a statement stores: of a contraction, its multiply-adds."""
+def _stores(statement: Any, bounds: tvm.sym.Analyzer | None = None) -> int:
+    """How many elements a statement stores, at most: of a contraction, its multiply-adds."""
+    bounds = bounds or tvm.sym.Analyzer()
     if isinstance(statement, tirx.BufferStore):
-        return times
+        return 1
     if isinstance(statement, tirx.SeqStmt):
-        return sum(_stores(part, times) for part in statement.seq)
+        return sum(_stores(part, bounds) for part in statement.seq)
     if isinstance(statement, tirx.For):
-        return _stores(statement.body, times * (static(statement.extent) or 1))
+        most = static(statement.extent)
+        if most is None:
+            bound = bounds.const_int_bound(statement.extent).max_value
+            most = bound if 0 < bound < _UNBOUNDED else 1
+        bounds.bind(statement.loop_var, Range(0, most))
+        return most * _stores(statement.body, bounds)
     if isinstance(statement, SBlockRealize):
-        return _stores(statement.block.body, times)
+        return _stores(statement.block.body, bounds)
     parts = (getattr(statement, name, None) for name in ("body", "then_case", "else_case"))
-    return sum(_stores(part, times) for part in parts if part is not None)
+    return sum(_stores(part, bounds) for part in parts if part is not None)

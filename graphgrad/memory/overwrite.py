@@ -6,10 +6,11 @@ of the output at its position has been stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import tirx
@@ -35,12 +36,15 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
     - All other reads of the input have ended before the loops of the site begin.
 
     Instead of one site there may be several, one after the other, if an index of the output has a
-    different remainder at each, so that they store different elements.
+    different remainder at each, so that they store different elements. Or sites anywhere, if each
+    reads its own element of the input alone, and nothing else reads any (`_is_pointwise`).
     """
     if not isinstance(kernel.body, SBlockRealize) or not _is_plain(kernel, output):
         return False
     if not _is_only_loaded(kernel, donated):
         return False
+    if _is_pointwise(kernel, donated, output):
+        return True
     sites = _sites(kernel.body, donated, output)
     if not sites or any(_loads(stmt, output) for site in sites for stmt in site.until):
         return False
@@ -55,6 +59,81 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
         and all(site.stores_once() for site in sites)
         and all(a.is_apart_from(b) for a, b in combinations(sites, 2))
     )
+
+
+def _is_pointwise(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
+    """Whether each element of the input is read only by the one store of that of the output.
+
+    Stores may be many, as of the vectors of a row and of what is left of it.
+    """
+    stores = _stores(kernel.body, output)
+    loads = [(load, store) for store in stores for load in _loads(store.value, donated)]
+    if (
+        any(map(_thread, nodes_in(kernel.body, tirx.For)))
+        or _loads(kernel.body, output)
+        or len(loads) != len(_loads(kernel.body, donated))
+        or not all(same_indices(load, store) for load, store in loads)
+    ):
+        return False
+    places = list(_places(kernel.body, output, (), {}))
+    return (
+        len(places) == len(stores)
+        and all(map(_stores_once, places))
+        and all(_are_apart(a, b) for a, b in combinations(places, 2))
+    )
+
+
+class _Place(NamedTuple):
+    """A store: the loops around it, and its indices in terms of these."""
+
+    loops: tuple[Any, ...]
+    indices: list[Any]
+
+    @property
+    def bounds(self) -> list[Any]:
+        """The least and the greatest value of each index."""
+        analyzer = tvm.sym.Analyzer()
+        for loop in self.loops:
+            analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
+        return [analyzer.const_int_bound(index) for index in self.indices]
+
+
+def _places(
+    node: Any, buffer: Any, loops: tuple[Any, ...], values: dict[Any, Any]
+) -> Iterator[_Place]:
+    """Yield the stores to a buffer in loops and blocks; those in anything else are left out."""
+    if isinstance(node, tirx.BufferStore) and node.buffer.same_as(buffer):
+        yield _Place(loops, [_simplified(substitute_values(i, values)) for i in node.indices])
+    elif isinstance(node, tirx.SeqStmt):
+        for part in node.seq:
+            yield from _places(part, buffer, loops, values)
+    elif isinstance(node, tirx.For):
+        inner = (*loops, node)
+        if static(node.extent) == 1:
+            inner, values = loops, {**values, node.loop_var: substitute_values(node.min, values)}
+        yield from _places(node.body, buffer, inner, values)
+    elif isinstance(node, SBlockRealize) and node.block.init is None:
+        bound = zip(node.block.iter_vars, node.iter_values, strict=True)
+        own = {axis.var: substitute_values(value, values) for axis, value in bound}
+        yield from _places(node.block.body, buffer, loops, {**values, **own})
+
+
+def _stores_once(place: _Place) -> bool:
+    """Whether different iterations of the loops around a store store different elements."""
+    least = [bound.min_value for bound in place.bounds]
+    indices = [_simplified(i - n) for i, n in zip(place.indices, least, strict=True)]
+    indices = [index for index in indices if not isinstance(index, tirx.IntImm)]
+    loops = {loop.loop_var: Range.from_min_extent(loop.min, loop.extent) for loop in place.loops}
+    true = tirx.const(True, "bool")
+    level = IterMapLevel.Bijective
+    found = tvm.sym.detect_iter_map(indices, loops, true, check_level=level)
+    return not loops or len(found.indices) > 0
+
+
+def _are_apart(a: _Place, b: _Place) -> bool:
+    """Whether two stores store different elements, because ranges of an index are apart."""
+    pairs = zip(a.bounds, b.bounds, strict=True)
+    return any(x.max_value < y.min_value or y.max_value < x.min_value for x, y in pairs)
 
 
 def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:

@@ -60,6 +60,15 @@ _AGAIN = (1.0, 1.04, 1.08, 1.12, 1.2, 1.3)
 """Where steps may be repeated more often: the bytes of the schedules that are taken for programs,
 of the least that they came to."""
 
+_NO_TIME = 0.015
+"""Of a program's time, what repeated steps may take where nobody asked for less memory."""
+
+_PARTS = 8
+"""Into how many parts the steps that take next to no time are cut, to repeat only some."""
+
+_NEARLY = 1.01
+"""How much more than the least bytes are as good as these."""
+
 
 class Step(NamedTuple):
     """A call of a program.
@@ -283,6 +292,34 @@ class Program:
             for start in list({id(schedule): schedule for schedule in quickest}.values()):
                 found += Program(start, self._latest).schedules(repeats - 1)
         return _by_time(found)
+
+    def frugal(self) -> Schedule:
+        """The schedule that repeats what takes next to no time, from tensors that are held anyhow.
+
+        Such are activations and normalized rows: maps of what the backward pass reads too. Repeated
+        are as few as reach the least memory, nearly, and together they take at most `_NO_TIME` of
+        the program's time.
+        """
+        turn, producer = self.turn, self.producer
+        late_bytes: dict[int, int] = {}
+        held = {tensor for tensor, size in enumerate(self.sizes) if not size}
+        for tensor in {t for step in self.steps[turn + 1 :] for t in step.reads} - held:
+            held.add(tensor)
+            if 0 <= producer[tensor] <= turn:
+                step = producer[tensor]
+                late_bytes[step] = late_bytes.get(step, 0) + self.sizes[tensor]
+        quick = [k for k in late_bytes if held.issuperset(self.steps[k].reads)]
+        quick.sort(key=lambda k: (self.steps[k].seconds / late_bytes[k], k))
+        seconds = np.cumsum([self.steps[k].seconds for k in quick])
+        most_seconds = _NO_TIME * sum(step.seconds for step in self.steps)
+        count = int(np.searchsorted(seconds, most_seconds, side="right"))
+        found = [self.whole]
+        for share in range(1, _PARTS + 1) if count else ():
+            schedule = self.schedule(turn, frozenset(quick[: -(-count * share // _PARTS)]))
+            if schedule is not None:
+                found.append(schedule)
+        least = min(schedule.least_bytes for schedule in found)
+        return next(s for s in found if s.least_bytes <= _NEARLY * least)
 
     def _choices(self) -> Iterator[frozenset[int]]:
         """Yield sets of steps whose results may be dropped."""

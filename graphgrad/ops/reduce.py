@@ -18,6 +18,7 @@ from tvm.ir import prim
 from ..fallback.graph import is_reduction, rewritten, stop_gradient
 from ..ir.calls import result_types
 from ..ir.kernel_calls import REDUCTION_PATTERN
+from ..ir.kernel_structure import static
 from ..ir.tensor import is_float
 from ..layout import orders
 from ..layout.orders import Order
@@ -36,6 +37,10 @@ from .legalize import Legalization, legalization, lower_half_in_float32, lowerin
 from .moments import mean_expression
 from .opaque_kernel import for_gpu
 from .sorting import order
+
+_MANY_CLASSES = 4096
+"""From how many on a softmax's logarithm is computed where it is read: of a vocabulary, the scores
+and their gradient are the largest tensors that a step has, and the loss reads one of a row."""
 
 
 def _axes(call: relax.Call) -> list[int]:
@@ -216,9 +221,12 @@ def _log_softmax_by_statistics(builder: relax.BlockBuilder, call: relax.Call) ->
 def _lower_softmax(
     op: str,
     function: Callable[[te.Tensor, int], te.Tensor],
-    on_gpu: Callable[[relax.BlockBuilder, relax.Call], Any] | None = None,
+    by_statistics: Callable[[relax.BlockBuilder, relax.Call], Any] | None = None,
 ) -> None:
-    """Lower a softmax or its logarithm as TVM does; no cotangent goes to the maximum of a row."""
+    """Lower a softmax or its logarithm as TVM does; no cotangent goes to the maximum of a row.
+
+    Where that is given, one of many classes is lowered by the statistics of rows.
+    """
 
     def unmoved(x: te.Tensor, axis: int) -> te.Tensor:
         def change(stage: Any) -> list[te.Tensor] | None:
@@ -233,8 +241,8 @@ def _lower_softmax(
     @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         name = op.rpartition(".")[2]
-        if on_gpu is not None and for_gpu():
-            return on_gpu(builder, call)
+        if by_statistics is not None and _is_large(call.args[0], call.attrs.axis):
+            return by_statistics(builder, call)
         return builder.call_te(unmoved, call.args[0], call.attrs.axis, primfunc_name_hint=name)
 
 
@@ -267,6 +275,14 @@ def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
+def _is_large(x: Any, axis: int) -> bool:
+    """Whether rows along an axis are not to be kept beside what they are made of.
+
+    On a GPU that is always so; a processor keeps those of few classes in its cache.
+    """
+    return for_gpu() or (static(x.ty.shape[axis]) or 0) >= _MANY_CLASSES
+
+
 _NLL_LOSS = lowering_of(tvm.ir.Op.get("relax.nn.nll_loss"))
 
 
@@ -274,12 +290,12 @@ _NLL_LOSS = lowering_of(tvm.ir.Op.get("relax.nn.nll_loss"))
 def nll_loss(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a loss that reads one element of each row.
 
-    TVM puts no map into a kernel that reads places which depend on data. On a GPU this one counts
-    as a reduction, so that maps may compute what it reads.
+    TVM puts no map into a kernel that reads places which depend on data. Where classes are many,
+    this one counts as a reduction, so that maps may compute what it reads.
     """
     assert _NLL_LOSS is not None
     result = _NLL_LOSS(builder, call)
-    if for_gpu():
+    if _is_large(call.args[0], min(1, call.args[0].ty.ndim - 1)):
         kernel = result.args[0]
         func = builder.get()[kernel].with_attr("op_pattern", REDUCTION_PATTERN)
         builder.update_func(kernel, func)

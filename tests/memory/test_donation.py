@@ -8,6 +8,7 @@ from graphgrad.errors import ArgumentError
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import pipeline
 from graphgrad.lower.target import target
+from graphgrad.memory import donation
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from tests.labels import label
 from tests.lower.aliasing import (
@@ -110,6 +111,50 @@ def test_repeated_steps_stay_right():
         expected_m = 0.9 * expected_m + g.numpy()
         expected_p = expected_p - 0.5 * expected_m
     np.testing.assert_allclose(p.numpy(), expected_p, rtol=1e-4, atol=1e-5)
+
+
+def weighed(b, x, y):
+    product = b.emit(op.matmul(x, y))
+    return b.emit(op.multiply(b.emit(op.exp(product)), b.emit(op.sum(product))))
+
+
+def weighed_and_read(b, x, y):
+    product = b.emit(op.matmul(x, y))
+    result = b.emit(op.multiply(b.emit(op.exp(product)), b.emit(op.sum(product))))
+    return relax.Tuple([result, b.emit(op.matmul(b.emit(op.matmul(product, y)), result))])
+
+
+def weighed_and_returned(b, x, y):
+    product = b.emit(op.matmul(x, y))
+    result = b.emit(op.multiply(b.emit(op.exp(product)), b.emit(op.sum(product))))
+    return relax.Tuple([result, product])
+
+
+def mirrored(b, x, y):
+    product = b.emit(op.matmul(x, y))
+    return b.emit(op.add(b.emit(op.flip(product, 1)), b.emit(op.sum(product))))
+
+
+TEMPORARIES = {
+    "last read": (weighed, True),
+    "read later": (weighed_and_read, False),
+    "returned": (weighed_and_returned, False),
+    "other elements": (mirrored, False),
+}
+
+
+@pytest.mark.parametrize("name", TEMPORARIES)
+def test_large_results_are_written_over_what_is_read_last(name, monkeypatch):
+    body, is_in_place = TEMPORARIES[name]
+    types = [tensor_type(48, 48)] * 2
+    x, y = random_tensors((48, 48), (48, 48))
+    expected = flat(machine(module(body, *types))["main"](x, y))
+    monkeypatch.setattr(donation, "_LARGE", 48 * 48 * 4)
+    mod = module(body, *types, **{DONATED: []})
+    kernels = [v.name_hint for v in pipeline(target("llvm"))(mod).get_global_vars()]
+    assert any("in_place" in kernel for kernel in kernels) == is_in_place
+    for a, b in zip(flat(machine(mod)["main"](x, y)), expected, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def read_later(b, x, y):

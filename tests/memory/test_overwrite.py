@@ -170,6 +170,26 @@ def scattered_and_read(
             out[k * k % 8] = out[k * k % 8] + x[k]
 
 
+def by_rows(reads_first, columns=11):
+    """Return a kernel that stores vectors of a row, and the rest; perhaps by the row's first."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def main(x: T.Buffer((6, 11), "float32"), out: T.Buffer((6, 11), "float32")):
+        for task in T.parallel(3):
+            for row in range(2):
+                held = T.sblock_alloc_buffer((1,), "float32")
+                held[0] = x[task * 2 + row, 0] if reads_first else T.float32(3)
+                for vector in range(2):
+                    for lane in T.vectorized(4):
+                        out[task * 2 + row, vector * 4 + lane] = (
+                            x[task * 2 + row, vector * 4 + lane] * held[0]
+                        )
+                for lane in T.vectorized(columns - 8):
+                    out[task * 2 + row, 8 + lane] = x[task * 2 + row, 8 + lane] * held[0]
+
+    return main
+
+
 @T.prim_func(private=True, s_tir=True)
 def by_half_of_the_threads(x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")):
     held = T.sblock_alloc_buffer((8, 4), "float32")
@@ -208,7 +228,8 @@ def odd(i):
 PARTS = {
     "remainders": (even, odd, lambda i: i, True),
     "the same remainder": (even, even, lambda i: i, False),
-    "halves": (lambda i: i, lambda i: i + 8, lambda i: i, False),  # right, but not proved
+    "halves": (lambda i: i, lambda i: i + 8, lambda i: i, True),
+    "halves that overlap": (lambda i: i, lambda i: i + 7, lambda i: i, False),
     "what the other part stores": (even, odd, lambda i: (i + 1) % 16, False),
     "one twice": (even, lambda i: i // 2 * 2 + 1, lambda i: i, False),
 }
@@ -248,6 +269,8 @@ BY_HAND = {
     "read again in the tile": (read_again_in_the_tile, False),
     "scattered": (scattered, True),
     "scattered and read": (scattered_and_read, False),
+    "vectors of rows": (by_rows(False), True),
+    "vectors of rows by the first": (by_rows(True), False),
     "by half of the threads": (by_half_of_the_threads, False),
 }
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from graphgrad.memory import rematerialize
 from graphgrad.memory.rematerialize import Program, Step
 from tests.memory.line_programs import computed, training
 
@@ -72,5 +73,37 @@ def test_what_is_overwritten_is_not_repeated_from():
     assert program.schedule(1, {1}) is not None
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_frugal_schedules_compute_the_same(seed, monkeypatch):
+    monkeypatch.setattr(rematerialize, "_NO_TIME", 0.2)
+    program = Program.of(*training(seed))
+    schedule = program.frugal()
+    assert computed(schedule) == computed(program.whole)
+    assert schedule.least_bytes <= program.whole.least_bytes
+    assert schedule.seconds <= 0.2 * sum(step.seconds for step in program.steps)
+
+
+def layers(count=8):
+    """Products, each followed by a map of its result; the backward pass reads both."""
+    sizes, steps = [4096] * (3 * count), []
+    for k in range(count):
+        steps.append(Step((2 * k - 1,) if k else (), (2 * k,), 1.0, True))
+        steps.append(Step((2 * k,), (2 * k + 1,), 0.01, True))
+    for k in reversed(range(count)):
+        above = (2 * count + k + 1,) if k < count - 1 else ()
+        steps.append(Step((*above, 2 * k, 2 * k + 1), (2 * count + k,), 1.0, True))
+    return Program.of(sizes, steps)
+
+
+def test_what_takes_next_to_no_time_is_repeated_and_nothing_else():
+    program = layers()
+    schedule = program.frugal()
+    repeated = [step for step, count in Counter(schedule.step_of).items() if count > 1]
+    assert repeated and all(program.steps[step].seconds == 0.01 for step in repeated)
+    assert schedule.least_bytes <= 0.75 * program.whole.least_bytes
+
+
 def test_an_empty_program():
-    assert [schedule.block_bytes for schedule in Program.of([], []).schedules()] == [0]
+    program = Program.of([], [])
+    assert [schedule.block_bytes for schedule in program.schedules()] == [0]
+    assert program.frugal() is program.whole

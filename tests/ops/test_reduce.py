@@ -6,6 +6,8 @@ import pytest
 import tvm
 from tvm import relax
 
+import graphgrad as gg
+from graphgrad.ops import reduce
 from tests.running import F64, function, run
 
 op = relax.op
@@ -114,6 +116,30 @@ def test_softmax_of_half_precision_adds_up_in_float32(name):
     x = np.zeros((1, 4096), "float16")
     y = run(mod, "main", x)[0].astype(F64)
     np.testing.assert_allclose(np.exp(y) if "log" in name else y, 1 / 4096, rtol=4e-3)
+
+
+@pytest.mark.parametrize("dtype", [F64, "float32"])
+def test_cross_entropy_of_a_vocabulary(dtype):
+    """By the statistics of rows; of equal scores, large ones, and −∞ too."""
+    torch = pytest.importorskip("torch")
+    classes = reduce._MANY_CLASSES + 3
+    x = np.random.default_rng(0).standard_normal((6, classes)).astype(dtype)
+    x[1], x[2] = 7, 50 * x[2]
+    x[3, 5:] = -np.inf
+    labels = np.array([3, 0, classes - 1, 2, -100, 7])
+
+    def loss(b, x, labels):
+        logs = b.emit(op.nn.log_softmax(x, axis=1))
+        return b.emit(op.nn.nll_loss(logs, labels, reduction="mean", ignore_index=-100))
+
+    mod = gg.vjp(function(loss, (x.shape, dtype), (labels.shape, "int64")), wrt=["x0"])
+    value, slopes = run(mod, "main_vjp", x, labels, np.array(1, dtype))
+    scores = torch.from_numpy(x.astype(F64)).requires_grad_()
+    expected = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
+    expected.backward()
+    tolerance = {"rtol": 1e-8, "atol": 1e-12} if dtype == F64 else {"rtol": 2e-5, "atol": 1e-7}
+    np.testing.assert_allclose(value, expected.item(), **tolerance)
+    np.testing.assert_allclose(slopes, scores.grad.numpy(), **tolerance)
 
 
 @pytest.mark.parametrize("axis", [[0, 1], [0, 2], [-1, 0], [1]], ids=str)

@@ -12,8 +12,9 @@ import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import ArgumentError
 from graphgrad.lower.pipeline import lower
+from graphgrad.memory import rematerialize
 from graphgrad.memory.allocation import allocated_bytes
-from graphgrad.memory.budget import MemoryBudget, budget_of
+from graphgrad.memory.budget import FunctionBudget, MemoryBudget, budget_of
 from tests.exports import run_alone
 from tests.frontend.graphs import model_of, random
 from tests.train.nets import deep, held, module, tvms_plan
@@ -100,6 +101,21 @@ def test_what_is_predicted_is_allocated_and_falls_with_the_budget():
         # The pool of the virtual machine gives whole pages.
         assert plan.results + plan.tensors <= taken <= plan.results + plan.tensors + 4096 * 8
     assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) > 1
+
+
+def test_without_a_budget_the_bits_are_the_same_where_steps_are_repeated(monkeypatch):
+    monkeypatch.setattr(rematerialize, "_NO_TIME", 0.5)  # small tensors take long for their bytes
+    model = deep()
+    recipe = gg.train_step(model).recipe
+    budget = FunctionBudget(recipe.step_name)
+    lower(recipe.step(recipe.forward([IMAGES[0][0].shape])), recipe.target, budget=budget)
+    assert budget.plan.repeated > 0
+    assert budget.plan.peak < 0.96 * budget.plan.unconstrained
+    ordered, frugal = (gg.train_step(model) for _ in range(2))
+    with tvms_plan():
+        losses = [float(ordered(*batch)) for batch in IMAGES]
+    assert losses == [float(frugal(*batch)) for batch in IMAGES]
+    assert held(frugal) == held(ordered)
 
 
 class Footprint:

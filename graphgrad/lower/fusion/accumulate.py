@@ -1,14 +1,14 @@
 """Accumulated gradients: the addition goes into the kernel that computes the gradient.
 
 The program states ``accumulator + gradient`` after everything else. Here the sum is moved directly
-behind its gradient; a gradient that is scattered into zeros is scattered into the accumulator; and
+behind its gradient; what is scattered into zeros is scattered into what it is added to; and
 a reduction, which stock fusion keeps apart from what follows it, shares a kernel with the addition.
 Matrix products and convolutions need nothing here: stock fusion takes the addition into them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import tvm
@@ -86,6 +86,7 @@ class _EarlyAccumulation:
             gradient = self._gradient(binding)
             if gradient in bound and gradient not in sum_of_gradient:
                 sum_of_gradient[gradient] = binding
+        bindings = self._scatter_into_sums(bindings, sum_of_gradient)
         moved = {binding.var for binding in sum_of_gradient.values()}
         order: list[Any] = []
         for binding in bindings:
@@ -96,6 +97,28 @@ class _EarlyAccumulation:
             while (total := sum_of_gradient.get(order[-1].var)) is not None:
                 order[-1:] = self._sum(order[-1], total)
         return order
+
+    def _scatter_into_sums(self, bindings: Sequence[Any], gradients: Container[Any]) -> list[Any]:
+        """The bindings, with what is scattered into zeros scattered into what it is added to.
+
+        So is the gradient of an embedding into that of the head, where they share their weights.
+        What is added to an accumulator itself, one of `gradients`, needs no memory of its own.
+        """
+        bound = {binding.var: binding for binding in bindings}
+        scattered: set[Any] = set()
+        changed = []
+        for binding in bindings:
+            if calls_op(binding.value, "relax.add") and binding.var not in gradients:
+                total, last = binding.value.args
+                is_whole = total.ty == binding.var.ty and last.ty == binding.var.ty
+                if is_whole and total in bound and last in bound:
+                    joined = self._sum(bound[last], binding)
+                    if len(joined) == 1:
+                        scattered.add(last)
+                        changed += joined
+                        continue
+            changed.append(binding)
+        return [binding for binding in changed if binding.var not in scattered]
 
     def _gradient(self, binding: Any) -> Any:
         """The term that a binding adds to an accumulator; None if it does something else."""

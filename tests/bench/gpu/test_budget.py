@@ -8,7 +8,7 @@ from graphgrad.lower.cuda.stages import one_thread_per_element
 from graphgrad.lower.target import target
 
 GPU = target({"kind": "cuda", "arch": "sm_90"})
-ROWS, WORDS, WIDTH = 64, 50_000, 256
+ROWS, SUMMED, WORDS, WIDTH = 64, 4096, 50_000, 256
 
 
 def moved(inputs, output):
@@ -30,6 +30,14 @@ def test_of_a_table_the_elements_that_are_read_count():
     words = te.placeholder((ROWS,), "int64", name="words")
     chosen = te.compute((ROWS,), lambda i: table[words[i], 0])
     assert moved([table, words], chosen) == 4 * ROWS + 8 * ROWS + budget.SECTOR * ROWS
+
+
+def test_so_do_those_that_are_summed():
+    table = te.placeholder((WORDS, WIDTH), name="table")
+    words = te.placeholder((SUMMED,), "int64", name="words")
+    k = te.reduce_axis((0, SUMMED), "k")
+    total = te.compute((1,), lambda i: te.sum(table[words[k], 0], axis=k))
+    assert moved([table, words], total) == 4 + 8 * SUMMED + budget.SECTOR * SUMMED
 
 
 def test_the_costliest_call_comes_first():

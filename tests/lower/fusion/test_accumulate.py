@@ -9,6 +9,7 @@ from tvm import relax, te, tirx
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.calls import calls_op
 from graphgrad.lower.fusion.accumulate import accumulate_early
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
@@ -224,6 +225,35 @@ def test_half_precision_is_scattered_in_single():
     _, (total,) = vm["main_vjp"](*map(to_tensor, (index, old, cotangent, old)))
     # Rounded to float16 twice at most: the sum of the updates, and the total.
     np.testing.assert_allclose(total.numpy()[0], 100 + count * float(cotangent[0, 0]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_the_gradient_of_an_embedding_goes_into_that_of_the_head(is_read):
+    """No zeros of the table's size are made for it."""
+    torch = pytest.importorskip("torch")
+
+    def layers(b, index, table):
+        scores = tied(b, index, table)
+        return b.emit(op.add(scores, b.emit(op.sum(table)))) if is_read else scores
+
+    types = [((16,), "int64"), ((100, 64), F64)]
+    mod = gg.vjp(function(layers, *types), wrt=["x1"])
+    mod["main_vjp"] = mod["main_vjp"].with_attr({DONATED: []})
+    early = accumulate_early(mod)
+    names = kernels_of(early)
+    assert "scatter_add" in names
+    assert not any(
+        calls_op(binding.value, "graphgrad.scatter_add")
+        for block in early["main_vjp"].body.blocks
+        for binding in block.bindings
+    )
+    arrays = values(mod["main_vjp"].params)
+    (got,) = gradients(lower(mod, HOST), [to_tensor(a) for a in arrays])
+    index, table, cotangent = map(torch.from_numpy, arrays)
+    table.requires_grad_()
+    scores = torch.tanh(table[index]) @ table.T + (table.sum() if is_read else 0)
+    (expected,) = torch.autograd.grad(scores, table, cotangent)
+    np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-8)
 
 
 def test_a_sum_that_is_a_gradient_itself():
