@@ -3,8 +3,8 @@
 A gradient is that of float64 up to some times the errors that the host makes of it in bfloat16; of
 families that make choices, up to 8 % of the length of all gradients, for one choice of a ReLU or a
 maximum that roundings make otherwise changes whole channels. So these tests see what is wrong, not
-what is imprecise. Recorded steps have the bits of steps that are not, whose threads run in the reverse
-order where the device is emulated. All take hours on two cores:
+what is imprecise. Recorded steps have the bits of steps that are not, whose threads run in the
+reverse order where the device is emulated. All take hours on two cores:
 
     python -m tests.emulator python -m pytest -m slow tests/cuda/device/test_models.py
 """
