@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
 
-from .kernel_structure import substitute_values
+from .kernel_structure import static, substitute_values
 
 MIN_HEAP_BYTES = 1024
 """The bytes from which on TVM allocates a kernel's inner buffer on the heap, not on the stack."""
@@ -109,7 +109,7 @@ def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
     """
     indices: list[Index] = []
     inner: Any = 1
-    divisors = [max(extent, 1) if isinstance(extent, int) else extent for extent in extents]
+    divisors = [1 if static(extent) == 0 else extent for extent in extents]
     for position, extent in reversed(list(enumerate(divisors))):
         value = tirx.floordiv(point, inner)
         # The number is less than that of all points: the first index needs no remainder.

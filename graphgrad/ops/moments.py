@@ -15,6 +15,8 @@ from tvm import relax, te, tirx, topi
 from ..fallback.graph import stop_gradient
 from ..ir.loops import unravel
 from ..ir.tensor import Tensor, type_shape
+from ..layout.orders import Order
+from ..layout.rule import LaidOut, Site, following, layout_rule, stored_axes
 from . import functional as op
 from .define import PREFIX, call_op, define_lowered, define_op
 from .legalize import LEGALIZATIONS, legalization_by_ops
@@ -78,6 +80,13 @@ def _sum_in_width(x: Tensor, attrs: Any) -> Tensor:
     """Lower a precise sum: in float64, but on GPUs, whose sums of float32 are those of a tree."""
     wide = x if for_gpu() else x.astype("float64")
     return op.reduce_sum(wide, attrs.axes, keepdims=True).astype(x.dtype)
+
+
+@layout_rule(PRECISE_SUM)
+@following
+def precise_sum_layout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
+    """The axes are reduced where they are stored."""
+    return site.passed([x], order, axes=sorted(stored_axes(order, site.attributes.axes)))
 
 
 def _expression(call: relax.Call, x: te.Tensor) -> list[te.Tensor]:

@@ -13,6 +13,7 @@ from graphgrad.ir.tensor import Emitter
 from graphgrad.layout import orders
 from graphgrad.layout.rule import LAYOUT_RULES
 from graphgrad.ops.conv import Window, conv_data_gradient
+from graphgrad.ops.moments import precise_sum
 from graphgrad.ops.random import dropout_call, mask_call
 from graphgrad.ops.resample import Table, resample
 from tests.layout.rewriting import rewritten_module
@@ -130,6 +131,7 @@ KEPT = {
     "prelu": lambda b, y, i, v, p: nn.prelu(y, v, axis=1),
     "prelu from the end": lambda b, y, i, v, p: nn.prelu(y, v, axis=-3),
     "broadcast_to": lambda b, y, *_: o.broadcast_to(b.emit(o.mean(y, [2, 3], True)), IMAGE),
+    "precise_sum": lambda b, y, *_: precise_sum(Emitter(b).lift(y), [0, 2]).expr,
     "concat": lambda b, y, *_: o.concat([y, b.emit(nn.relu(y))], axis=1),
     "concat of height": lambda b, y, *_: o.concat([y, y], axis=-2),
     "softmax": lambda b, y, *_: nn.softmax(y, axis=1),

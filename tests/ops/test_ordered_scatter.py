@@ -6,16 +6,19 @@ See `tests/cuda/device/test_scatter.py`.
 import numpy as np
 import pytest
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
+import graphgrad as gg
 from graphgrad.fallback.kernels.expressions import kernel_of
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.visits import nodes_in
+from graphgrad.lower.pipeline import lower
 from graphgrad.ops import index_restated, ordered_scatter
 from graphgrad.ops.index import scatter
 from graphgrad.ops.indexing import Indexing
 from tests.lower.cuda.sources import TARGET
 from tests.lower.kernel_programs import HOST
+from tests.running import function
 
 ROWS, COLUMNS, UPDATES = 7, 300, 64
 TAKE = Indexing("take", 0)
@@ -73,3 +76,11 @@ def test_the_order_is_no_part_of_what_is_differentiated():
 )
 def test_which_are_ordered(indexing, shape, index, updates, expected):
     assert ordered_scatter.pays(indexing, shape, index, updates) == expected
+
+
+def test_the_gradient_of_a_table_without_columns_is_lowered():
+    def build(builder, table, index):
+        return builder.emit(relax.op.take(table, index, axis=0, mode="clip"))
+
+    mod = function(build, ((ROWS, 0), "float32"), ((UPDATES,), "int64"))
+    assert lower(gg.vjp(mod, "main"), TARGET).functions

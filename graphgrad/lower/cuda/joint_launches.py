@@ -40,8 +40,8 @@ def join_launches(kernels: Sequence[Any], plain: Sequence[Any], params: Sequence
         In order.
     plain : sequence of For
         Those of them whose threads do not wait for others of their block.
-    params : sequence of Buffer
-        Those of the kernel. A result that may come to overwrite an argument of its type is not
+    params : sequence of Var
+        Those of the kernel, buffers and perhaps numbers. A result that may come to overwrite an argument of its type is not
         joined with anything: what proves that it may reads plain loops.
     """
     waves: list[list[Any]] = []
@@ -144,5 +144,5 @@ def _may_overwrite(kernel: Any, params: Sequence[Any]) -> bool:
         for result in written
         if is_among(result, params)
         for param in params
-        if not param.same_as(result)
+        if hasattr(param, "shape") and not param.same_as(result)
     )

@@ -43,7 +43,22 @@ def normalized(_, x, weights, start):
     return gg.scan(step, start, x)[1]
 
 
-LOOPS = {"lstm": lstm, "normalized": normalized}
+def nested(_, x, weights, start):
+    """A loop in each step, over parts of a row, which starts with the carry and reads it."""
+
+    def step(h, row):
+        def inner(c, part):
+            c = op.tanh(op.add(op.multiply(part, c), h))
+            return c, c
+
+        parts = op.permute_dims(op.reshape(row, (BATCH, 4, WIDTH)), [1, 0, 2])
+        c, states = gg.scan(inner, op.matmul(h, part(weights, 0)), parts)
+        return c, op.sum(states, 0)
+
+    return gg.scan(step, start, x)[1]
+
+
+LOOPS = {"lstm": lstm, "normalized": normalized, "nested": nested}
 
 
 @cache
@@ -53,8 +68,11 @@ def gradients(name, dtype):
     return mod["main_vjp"], Program(mod)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name, dtype",
+    [(name, dtype) for name in ("lstm", "normalized") for dtype in ("float32", "bfloat16")]
+    + [("nested", "float32")],
+)
 def test_values_and_gradients(name, dtype):
     loop, program = gradients(name, dtype)
     generator = np.random.default_rng(0)
