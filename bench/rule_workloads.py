@@ -175,6 +175,7 @@ _CHOSEN: dict[str, tuple[str, Sample]] = {
         "relax.nn.nll_loss", sample(_ROWS, _index(256, below=512), reduction="mean")
     ),
     "moments": ("graphgrad.moments", sample(_ROWS, axes=[1])),
+    "precise_sum": ("graphgrad.precise_sum", sample(_ROWS, axes=[1])),
     "group_norm": (
         "relax.nn.group_norm",
         sample(_IMAGE, (32,), (32,), num_groups=8, channel_axis=1, axes=[2, 3]),

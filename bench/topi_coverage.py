@@ -15,6 +15,7 @@ from tvm.ir import prim
 
 import graphgrad as gg
 from graphgrad.fallback.graph import operations
+from graphgrad.fallback.keyed import keyed_of
 from graphgrad.fallback.kinds import Kind, kind_of
 
 # The cases belong to the tests, which import them from the folder of the repository.
@@ -48,7 +49,7 @@ def _forms(gradient: te.Tensor, forward: set[int]) -> list[str]:
     stages = [op for op in operations(gradient) if op.__chandle__() not in forward]
     kinds = {kind_of(op) for op in stages}
     found = [name for kind, name in _FORMS.items() if kind in kinds]
-    if any(isinstance(op, te.ScanOp) for op in stages):
+    if any(isinstance(op, te.ScanOp) or keyed_of(op) for op in stages):
         found.append("scan")
     return found or ["zero" if _is_zero(gradient) else "map"]
 
@@ -107,7 +108,7 @@ The calls are those of `tests/fallback/topi_cases`, which `tests/fallback/test_t
 gradient of each float argument is a *map* (one element from one), a *gather* (a sum over what read
 the element), a *contraction* (a sum of products, in the form schedules know), *residue classes*
 (contractions by residues of a stride), a *scatter* (added up where the forward pass read), a *scan*
-(a loop over time) or *zero*.
+(a loop over time, or over updates of which each finds what others have left) or *zero*.
 
 | function | category | calls | gradients |
 | --- | --- | --- | --- |

@@ -14,6 +14,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
+from .calls import calls_op
 from .kernel_structure import substitute_values
 
 
@@ -90,6 +91,10 @@ class Program:
                 "variable in its place"
             )
         return candidates[0]
+
+    def calls(self, op: str) -> bool:
+        """Whether a binding calls an op, by the op's name."""
+        return any(calls_op(value, op) for _, value in self.bindings)
 
     def variables(self) -> list[Any]:
         """The parameters and all bound variables, in order."""

@@ -25,6 +25,9 @@ from ..ir.tensor import Emitter, Tensor, has_shape, same_dimension, same_shape, 
 from ..ir.write import replace_bindings
 from . import functional as op
 
+STANDS_FOR_IT = "relax.nn.instance_norm"
+"""The op without which there is nothing to find."""
+
 _DTYPES = ("float32", "float64")
 
 
@@ -93,10 +96,8 @@ def fuse_group_norms(
     is_custom : callable
         From the name of an op to whether somebody has a rule of their own for it, which holds.
     """
-    # Without an instance norm there is nothing to find; and branches may read what is inside.
-    norms = (calls_op(value, "relax.nn.instance_norm") for _, value in program.bindings)
-    if not program.dataflow or not any(norms):
-        return program
+    if not program.dataflow:
+        return program  # branches may read what is inside
     search = _Search(program, keep)
     found: dict[Any, _Found] = {}
     for var, value in program.bindings:
@@ -128,7 +129,7 @@ class _Search:
         if not calls_op(value, "relax.reshape"):
             return None
         norm: Any = self._bound.get(value.args[0])
-        if not calls_op(norm, "relax.nn.instance_norm"):
+        if not calls_op(norm, STANDS_FOR_IT):
             return None
         data, scale, shift = norm.args
         grouped: Any = self._bound.get(data)

@@ -1,8 +1,9 @@
 """Scatters as tensor expressions: what the kernels of `index` compute, to be differentiated.
 
-Updates are numbered in the order of the loops, and each is given its target: its row-major position
-in the flattened data. All whose index points outside have as target one further element behind the
-data, which holds a zero and is cut off in the end.
+Walks and products are recurrences by key (`fallback.keyed`). For the others, updates are numbered
+in the order of the loops, and each is given its target: its row-major position in the flattened
+data. All whose index points outside have as target one further element behind the data, which holds
+a zero and is cut off in the end.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ir.write import continue_program
 from ..layout.choice import MODEL_LAYOUT, Layout
-from ..ops.group_norm_pattern import fuse_group_norms
+from ..ops.group_norm_pattern import STANDS_FOR_IT, fuse_group_norms
 from ..precision.choice import Precision
 from ..precision.mixed import mix_precision
 from ..registry.rule import has_users_rule
@@ -360,7 +360,7 @@ class InlinedModel:
         keep : collection of variables
             What must remain, because somebody asks for it by its name.
         """
-        if not layout.converts:
+        if not layout.converts or not self.program.calls(STANDS_FOR_IT):
             return self
         return replace(self, program=fuse_group_norms(self.program, keep, has_users_rule))
 

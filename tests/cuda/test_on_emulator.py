@@ -14,6 +14,9 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT) for path in Path(__file__).parent.glob("device/test_*.py"))
+SLOW = ("test_models",)
+"""Files in which all tests are slow: they are run by the command that they tell."""
+
 LONG = ("test_training",)
 """Files that take as long as all others: single steps are in these."""
 
@@ -23,6 +26,7 @@ LONG = ("test_training",)
     [
         pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG))
         for path in FILES
+        if path.stem not in SLOW
     ],
 )
 def test_on_emulator(path, beside_emulator):

@@ -1,8 +1,10 @@
 """Training steps of every model family in low precision, by kernels of ours and by the library.
 
-A gradient is that of float64 up to the rounding errors that the host makes of it in the same
-precision. Recorded steps have the bits of steps that are not, whose threads run in the reverse
-order where the device is emulated. All take hours on two cores:
+A gradient is that of float64 up to some times the errors that the host makes of it in bfloat16; of
+families that make choices, up to 8 % of the length of all gradients, for one choice of a ReLU or a
+maximum that roundings make otherwise changes whole channels. So these tests see what is wrong, not
+what is imprecise. Recorded steps have the bits of steps that are not, whose threads run in the
+reverse order where the device is emulated. All take hours on two cores:
 
     python -m tests.emulator python -m pytest -m slow tests/cuda/device/test_models.py
 """
@@ -74,7 +76,7 @@ def distance(a, b):
 
 
 def assert_follows(reached, name, precision):
-    """Assert gradients to be as near to those of float64 as the host's are."""
+    """Assert gradients to be near those of float64."""
     exact, host = gradients(name, dtype="float64"), gradients(name, "bfloat16")
     nothing = dict.fromkeys(exact, 0.0)
     size = distance(exact, nothing)
