@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -143,17 +144,24 @@ class _Donation:
                     break
 
     def _temporary(self, value: Any) -> Leaf | None:
-        """The memory of a kernel's result that only this function uses; None of other values."""
+        """The memory of a kernel's result that only this function uses; None of other values.
+
+        A kernel that reshapes a parameter or a constant becomes a view of it.
+        """
         tree = self.aliases.values.get(value) if isinstance(value, relax.Var) else None
         if not isinstance(tree, Leaf) or tree.source[0] != "call":
             return None
-        region = self.aliases.region(tree)
         is_own = (
             self._kernel(self.aliases.calls.get(tree.source[1])) is not None
-            and region not in self.aliases.escaping()
-            and not any(region in self.aliases.regions_of(param) for param in self.aliases.params)
+            and self.aliases.region(tree) not in self._lasting
         )
         return tree if is_own else None
+
+    @cached_property
+    def _lasting(self) -> set[int]:
+        """The classes of memory that outlives a call, or is there before it."""
+        constants = [constant.leaf for constant in self.aliases.constants]
+        return self.aliases.escaping() | self.aliases.regions_of([*self.aliases.params, *constants])
 
     def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
         """The calls that compute an output, if all of them may do so over a parameter; else none.

@@ -12,7 +12,9 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "unet")) for name in SMALL]
+)
 def test_all_contenders_train_the_same(name, tmp_path):
     torch = peer("torch")
     from dataclasses import replace

@@ -69,7 +69,13 @@ def least(model, batch, **options):
     return lowered(model, batch[0].shape, 1.0, **options)[1].least
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] * (case in ("momentum", "float16")))
+        for case in CASES
+    ],
+)
 def test_everything_is_the_same_bit_for_bit(case):
     build, data, options = CASES[case]
     model = build()

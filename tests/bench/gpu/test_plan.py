@@ -18,6 +18,8 @@ def cudnn():
     required("cuDNN", library_path() is not None)
 
 
+# A step that keeps its budget has the same plans; this one looks at what is said of them.
+@pytest.mark.slow
 def test_every_contraction_of_a_network_is_planned(cudnn, monkeypatch):
     monkeypatch.delenv(select.SWITCH)
     found = plan.planned("resnet18-64", "bfloat16", "h200")
