@@ -41,8 +41,8 @@ def join_launches(kernels: Sequence[Any], plain: Sequence[Any], params: Sequence
     plain : sequence of For
         Those of them whose threads do not wait for others of their block.
     params : sequence of Var
-        Those of the kernel, buffers and perhaps numbers. A result that may come to overwrite an argument of its type is not
-        joined with anything: what proves that it may reads plain loops.
+        Those of the kernel, buffers and perhaps numbers. A result that may come to overwrite an
+        argument of its type is not joined with anything: what proves that it may reads plain loops.
     """
     waves: list[list[Any]] = []
     for kernel, number in zip(kernels, _waves(kernels), strict=True):
