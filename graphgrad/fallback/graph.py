@@ -268,6 +268,11 @@ def inside_scans(order: Sequence[Operation]) -> dict[Key, Operation]:
     return scans
 
 
+def state_extents(extents: Sequence[Any]) -> list[Any]:
+    """The extents of a scan's state behind its time: te.scan makes loop variables of int32."""
+    return [extent.astype("int32") for extent in extents]
+
+
 def rebuild_scan(
     op: Any,
     init: Sequence[te.Tensor],

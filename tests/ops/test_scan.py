@@ -182,6 +182,23 @@ def test_constants_in_the_body_have_a_dtype_of_their_own(is_taken, times):
     np.testing.assert_allclose(last, h, rtol=1e-12)
 
 
+def test_windows_in_the_body():
+    """What the loop backwards keeps of them has extents of int64, and its own loops are int32."""
+
+    def build(builder, weights, image):
+        def step(image, weight):
+            z = builder.emit(op.nn.conv2d(image, weight, padding=1))
+            z = builder.emit(op.nn.max_pool2d(z, (3, 3), padding=1))
+            return op.tanh(z), None
+
+        last, _ = gg.scan(step, image, weights)
+        return last
+
+    shapes = (3, 1, 1, 3, 3), (1, 1, 4, 6)
+    (last,) = assert_gradients(function(build, *types(*shapes)), *arrays(*shapes))
+    assert last.shape == (1, 1, 4, 6)
+
+
 def test_no_step_leaves_the_carry():
     def build(builder, x, h):
         last, ys = gg.scan(lambda h, x: (op.add(h, x), op.exp(h)), h, x)

@@ -33,6 +33,7 @@ from ..graph import (
     rewritten,
     scan_body,
     sources,
+    state_extents,
 )
 from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
@@ -380,7 +381,7 @@ class _Reversal:
                 tirx.all(step > 0, number >= 0), tensor(number, *position), zero
             )
 
-        name, shape = f"{tensor.op.name}_kept", tensor.shape[1:]
+        name, shape = f"{tensor.op.name}_kept", state_extents(tensor.shape[1:])
         init = map_stage((one, *shape), lambda *_: zero, name=name)
         return init, map_stage((length, *shape), row, name=name)
 

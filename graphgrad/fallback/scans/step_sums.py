@@ -15,7 +15,16 @@ from typing import Any
 import tvm_ffi
 from tvm import te, tirx
 
-from ..graph import Key, Operation, is_reduction, operations, outputs_of, rebuild_scan, rewritten
+from ..graph import (
+    Key,
+    Operation,
+    is_reduction,
+    operations,
+    outputs_of,
+    rebuild_scan,
+    rewritten,
+    state_extents,
+)
 from ..kinds import map_stage
 from ..walk import Expr, identity, tensor_key
 from .scan import StackedStep, step, step_time
@@ -116,9 +125,9 @@ def _keeping(scan: Any, numbers: Sequence[int]) -> Operation:
     states, inits = list(scan.state_placeholder), list(scan.init)
     length, start = states[0].shape[0], inits[0].shape[0]
     for tensor in kept:
-        shape = [length, *tensor.shape]
-        states.append(te.placeholder(shape, str(tensor.dtype), name=f"{tensor.op.name}_state"))
-        inits.append(_zeros([start, *tensor.shape], tensor))
+        extents, name = state_extents(tensor.shape), f"{tensor.op.name}_state"
+        states.append(te.placeholder([length, *extents], str(tensor.dtype), name=name))
+        inits.append(_zeros([start, *extents], tensor))
     updates = [_later(tensor, length, time.low) for tensor in stacked]
     return rebuild_scan(scan, inits, updates, states, scan.inputs)
 
@@ -135,7 +144,7 @@ def _later(tensor: te.Tensor, length: Expr, low: Expr) -> te.Tensor:
     def body(t: Any, *indices: Any) -> Any:
         return tirx.if_then_else(t >= low, tensor(t - low, *indices), zero)
 
-    return map_stage((length, *tensor.shape[1:]), body, name="next")
+    return map_stage((length, *state_extents(tensor.shape[1:])), body, name="next")
 
 
 def _rows(state: te.Tensor, like: te.Tensor, low: Expr) -> te.Tensor:

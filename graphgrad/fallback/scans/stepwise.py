@@ -17,7 +17,17 @@ from tvm import te, tirx
 from ...errors import ArgumentError, MissingGradientError
 from ..backprop import is_float, wide
 from ..contribution import Contribution
-from ..graph import STEPWISE, Key, Operation, listed, operations, outputs_of, rewritten, sources
+from ..graph import (
+    STEPWISE,
+    Key,
+    Operation,
+    listed,
+    operations,
+    outputs_of,
+    rewritten,
+    sources,
+    state_extents,
+)
 from ..kinds import map_stage
 from ..scatter import separated
 from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
@@ -201,8 +211,7 @@ class _Backwards:
         moves = self.step.windows[i].dimension is not None
         # A sum over all steps is carried wide; what each step adds on its own is not summed here.
         dtype = str(at_steps.dtype) if moves else wide(at_steps.dtype)
-        # The loop variables that te.scan makes are int32, whatever the extents are.
-        shape = [self.steps + 1, *(extent.astype("int32") for extent in at_steps.shape[1:])]
+        shape = [self.steps + 1, *state_extents(at_steps.shape[1:])]
         state = te.placeholder(shape, dtype, name=f"{at_steps.op.name}_sum")
 
         def body(r: Any, *position: Any) -> Expr:
