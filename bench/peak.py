@@ -69,11 +69,11 @@ def measured(
     reading = compiled(reads(threads, WEIGHTS // threads, SWEEPS, chains, lanes))
     read_bytes = SWEEPS * weights.numpy().nbytes
     exponents = np.linspace(-8, 0, threads * EXPONENTS, dtype=np.float32)
-    powers, given = exponentials(exponents.size), to_tensor(exponents)
+    exponential, exponent_tensor = exponentials(exponents.size), to_tensor(exponents)
 
     def sweep_exponentials() -> None:
         for _ in range(SWEEPS):
-            powers(given)
+            exponential(exponent_tensor)
 
     return {
         "gflops": operations / least(lambda: adding(factors, sums)) / 1e9,

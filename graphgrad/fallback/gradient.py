@@ -208,8 +208,8 @@ def _stage_parts(
     restated = _restate_stage(op, cotangents)
     if restated is None:
         return parts
-    found = _restated_parts(op, restated, cotangents, active, pads)
-    return parts + _reading_outputs(found, op, restated)
+    restated_parts = _restated_parts(op, restated, cotangents, active, pads)
+    return parts + _reading_outputs(restated_parts, op, restated)
 
 
 def _restate_stage(

@@ -22,7 +22,7 @@ from tvm.ir import GenericConst, IRModule
 from ..errors import GraphGradError, ModelError
 from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.provenance import span_of
-from ..ir.tensor import Emitter, Tensor, expression_of
+from ..ir.tensor import Emitter, Tensor, expression_of, has_shape
 from ..ir.value_names import equal_names, record_aliases
 from ..tvm_fixes.hooks import begin_block, end_block
 from . import converters, stock_operators
@@ -247,7 +247,7 @@ class _Importer:
         ty = None if known is not None else self._value(node.input[0]).ty
         if known is not None:
             extents = list(known.elements.shape)
-        elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+        elif ty is not None and has_shape(ty):
             extents = [int(dim) if isinstance(dim, tirx.IntImm) else dim for dim in ty.shape]
         else:
             return None

@@ -24,6 +24,7 @@ from ..ir.kernel_structure import static
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, map_functions, map_kernels
+from ..ir.tensor import has_shape
 from ..ir.visits import nodes_in, replace_nodes
 from .alias import Aliases, Module
 from .kernel_arguments import KernelCall, alignments, bound, kernel_calls, name_of, tensors_of
@@ -250,11 +251,7 @@ def _is_plain(param: Any) -> bool:
 
 
 def _is_static(ty: Any) -> bool:
-    return (
-        isinstance(ty, relax.TensorType)
-        and isinstance(ty.shape, relax.ShapeExpr)
-        and all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
-    )
+    return has_shape(ty) and all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
 
 
 def _shape(ty: Any) -> list[int]:

@@ -69,7 +69,7 @@ def pays(
     )
 
 
-def order(indexing: Indexing, shape: Sequence[Dimension], index: te.Tensor) -> list[te.Tensor]:
+def order(indexing: Indexing, shape: Sequence[Dimension], indices: te.Tensor) -> list[te.Tensor]:
     """The numbers of a scatter's updates in the order of their positions, and these positions.
 
     Updates are numbered in row-major order, and so are positions, in the indexed axes of the data.
@@ -81,16 +81,16 @@ def order(indexing: Indexing, shape: Sequence[Dimension], index: te.Tensor) -> l
         position, at the place of its first, and 0 elsewhere and where they point outside; and the
         position of each update.
     """
-    extents, ordered, lead = _axes(indexing, shape, index.shape)
+    extents, ordered, lead = _axes(indexing, shape, indices.shape)
     outside = math.prod(extents)
 
     def target(number: Any) -> Any:
-        behind = len(indexing.output_shape(shape, index.shape)) - len(lead) - len(ordered)
-        output = [*lead, *unravel(number, ordered), *[_zero()] * behind]
-        position, inside, _ = indexing.position(shape, index, output)
+        behind = len(indexing.output_shape(shape, indices.shape)) - len(lead) - len(ordered)
+        output = [*lead, *unravel(number, ordered), *[index(0)] * behind]
+        position, inside, _ = indexing.position(shape, indices, output)
         first = indexing.axis
         at = position_of(position[first : first + len(extents)], extents)
-        return tirx.if_then_else(inside, at, _constant(outside, "int64")).astype(_KEY)
+        return tirx.if_then_else(inside, at, index(outside)).astype(_KEY)
 
     count = math.prod(ordered)
     targets = te.compute((count,), target, name="targets")
@@ -106,15 +106,15 @@ def order(indexing: Indexing, shape: Sequence[Dimension], index: te.Tensor) -> l
                 seen = (is_smaller, tirx.And(is_equal, other < number), is_equal)
                 return sequence(
                     *(
-                        store(numbers, [_constant(i)], numbers[i] + each.astype(_KEY))
+                        store(numbers, [index(i)], numbers[i] + each.astype(_KEY))
                         for i, each in enumerate(seen)
                     )
                 )
 
-            zeros = [store(numbers, [_constant(i)], _constant(0, _KEY)) for i in range(3)]
+            zeros = [store(numbers, [index(i)], index(0, _KEY)) for i in range(3)]
             place = (numbers[0] + numbers[1]).astype("int64")
-            is_first = tirx.And(_is_zero(numbers[1]), keys[number] < outside)
-            of_first = tirx.Select(is_first, numbers[2], _constant(0, _KEY))
+            is_first = tirx.And(numbers[1] == index(0, _KEY), keys[number] < outside)
+            of_first = tirx.Select(is_first, numbers[2], index(0, _KEY))
             return sequence(
                 tirx.AllocBuffer(numbers),
                 *zeros,
@@ -166,13 +166,13 @@ def combined(
         def visit(k: Any) -> Statement:
             update = places[place + k].astype("int64")
             value = updates[(*before, *unravel(update, loop_shape), *behind)]
-            return store(held, [_zero()], combine(held[0], value))
+            return store(held, [index(0)], combine(held[0], value))
 
         return tirx.IfThenElse(
             counts[place] > 0,
             sequence(
                 tirx.AllocBuffer(held),
-                store(held, [_zero()], out[tuple(position)]),
+                store(held, [index(0)], out[tuple(position)]),
                 serial(counts[place].astype("int64"), visit),
                 store(out, position, held[0]),
             ),
@@ -191,16 +191,4 @@ def _axes(
     updates = [int(loop_shape[axis]) for axis in serial_axes]
     coordinates = int(index_shape[-1]) if indexing.form == "nd" else 1
     extents = [int(extent) for extent in shape[indexing.axis : indexing.axis + coordinates]]
-    return extents, updates, [_zero() for _ in range(serial_axes.start)]
-
-
-def _zero() -> Any:
-    return index(0)
-
-
-def _constant(value: int, dtype: str = "int64") -> Any:
-    return tirx.const(value, dtype)
-
-
-def _is_zero(value: Any) -> Any:
-    return value == _constant(0, _KEY)
+    return extents, updates, [index(0) for _ in range(serial_axes.start)]

@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import free_variables
+from ..ir.tensor import has_shape
 from ..tvm_fixes.hooks import identity
 
 
@@ -79,7 +80,7 @@ class Traced:
     def _placeholder(self, argument: relax.Expr) -> te.Tensor:
         """A new parameter for a Relax tensor."""
         ty = argument.ty
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        if not has_shape(ty):
             raise ArgumentError(
                 f"call_te takes tensors of known rank and shape, and was given {_refused(argument)}"
             )

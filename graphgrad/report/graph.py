@@ -16,7 +16,7 @@ from ..frontend.model import Model
 from ..frontend.onnx_graph import subgraphs
 from ..ir.inline import inline_calls
 from ..ir.program import Program
-from ..ir.tensor import dimension_text
+from ..ir.tensor import dimension_text, has_shape
 from .coverage import Coverage, Row, coverage
 
 FOLDED = "folded"
@@ -255,6 +255,6 @@ def _name(key: Any) -> str:
 
 def _type_text(ty: Any) -> str:
     """A type as text, in short."""
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    if not has_shape(ty):
         return str(ty)
     return f"{ty.dtype}[{', '.join(map(dimension_text, ty.shape.values))}]"

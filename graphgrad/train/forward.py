@@ -27,7 +27,7 @@ from ..ir.calls import result_types
 from ..ir.inline import bind_extents, inline_calls
 from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import span_of
-from ..ir.tensor import Emitter, Tensor, is_float, type_shape
+from ..ir.tensor import Emitter, Tensor, has_shape, is_float, type_shape
 from ..ir.write import continue_program
 from ..layout.choice import MODEL_LAYOUT, Layout
 from ..ops.group_norm_pattern import STANDS_FOR_IT, fuse_group_norms
@@ -264,9 +264,7 @@ class Forward:
     def _plain_outputs(self) -> list[Shaped]:
         """Dtypes and shapes of the outputs; of those that are no tensors, no shape."""
         return [
-            Shaped(str(ty.dtype), tuple(type_shape(ty)))
-            if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
-            else Shaped(None, ())
+            Shaped(str(ty.dtype), tuple(type_shape(ty))) if has_shape(ty) else Shaped(None, ())
             for ty in self.outputs
         ]
 

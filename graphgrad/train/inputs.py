@@ -13,7 +13,7 @@ from tvm import relax
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.arrays import borrowed, to_numpy
-from ..ir.tensor import type_shape
+from ..ir.tensor import has_shape, type_shape
 from .shapes import bind_dimensions, fits, shape_text
 from .staging import Staging
 
@@ -38,7 +38,7 @@ def input_types(model: Model) -> dict[str, relax.TensorType]:
         )
     types = {var.name: var.ty for var in model.mod["main"].params[: len(model.inputs)]}
     for name, ty in types.items():
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        if not has_shape(ty):
             raise ArgumentError(
                 f"input {name!r} has type {ty}; only tensors are served, with a shape in which "
                 "dimensions may be symbolic"

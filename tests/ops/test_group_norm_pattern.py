@@ -10,6 +10,7 @@ import graphgrad as gg
 from graphgrad.ir.inline import inline_calls
 from graphgrad.ir.write import write_program
 from graphgrad.ops.group_norm_pattern import fuse_group_norms
+from tests.peers import peer
 from tests.running import function, run
 
 N, C, G, H, W = 2, 6, 3, 4, 5
@@ -148,7 +149,7 @@ def file_of_norm():
 
 
 def test_gradients_are_those_of_the_file_and_inner_values_keep_theirs():
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     model = gg.from_onnx(file_of_norm(), constants=["ones", "zeros"])
     wrt = ["x", "w", "gamma", "beta"]
     rng = np.random.default_rng(1)

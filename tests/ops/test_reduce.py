@@ -8,6 +8,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.ops import reduce
+from tests.peers import peer
 from tests.running import F64, function, run
 
 op = relax.op
@@ -121,7 +122,7 @@ def test_softmax_of_half_precision_adds_up_in_float32(name):
 @pytest.mark.parametrize("dtype", [F64, "float32"])
 def test_cross_entropy_of_a_vocabulary(dtype):
     """By the statistics of rows; of equal scores, large ones, and −∞ too."""
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     classes = reduce._MANY_CLASSES + 3
     x = np.random.default_rng(0).standard_normal((6, classes)).astype(dtype)
     x[1], x[2] = 7, 50 * x[2]

@@ -250,9 +250,9 @@ def _combined(writes: Writes, mode: str) -> te.Tensor:
         factors = map_stage(updates.shape, lambda _: half, name="half")
         terms = map_stage(updates.shape, lambda t: updates(t) * half, name="halves")
     (axis,) = element_axes(writes.targets.shape, "t")
-    place = writes.targets(axis.var)
-    guards = [place >= 0, place < element_count(data.shape)]
-    key = unraveled(place, data.shape)
+    target = writes.targets(axis.var)
+    guards = [target >= 0, target < element_count(data.shape)]
+    key = unraveled(target, data.shape)
     _, left = keyed(Keyed([axis], key, guards, data, factors, terms))
     return _cast(left, str(writes.data.dtype))
 
@@ -281,10 +281,10 @@ def by_sorting(op: Any) -> list[te.Tensor] | None:
         """The place of a point's key in the flat data; the one behind them for no key."""
         values = zip(variables, unraveled(t, shape), strict=True)
         exprs = substitute_expressions([*recurrence.indices, *recurrence.guards], [*values])
-        place = raveled(exprs[:rank], data.shape).astype(_INDEX)
+        key = raveled(exprs[:rank], data.shape).astype(_INDEX)
         for guard in reversed(exprs[rank:]):
-            place = tirx.if_then_else(guard, place, count.astype(_INDEX))
-        return place
+            key = tirx.if_then_else(guard, key, count.astype(_INDEX))
+        return key
 
     def in_order(operand: te.Tensor | None) -> te.Tensor:
         def value(t: Expr) -> Expr:

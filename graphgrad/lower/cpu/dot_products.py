@@ -56,25 +56,13 @@ def nest_of(
     small : int
         Points below which it is not worth other threads.
     """
-    realize = blocks[stage.name]
-    if stage.work < small or stage.conditional or static(realize.predicate) != 1:
+    realize, lanes = blocks[stage.name], processor.lanes(stage.dtype)
+    term = plain_term(stage, realize)
+    if term is None or stage.work < small or not stage.spatial:
         return None
-    if not begins_at_zero(realize.block.init) or nodes_in(realize.block.body, prim.Let):
-        return None
-    lanes = processor.lanes(stage.dtype)
-    if stage.dtype not in ("float32", "float64") or not SIDES[0] <= lanes <= SIDES[1]:
-        return None
-    if len(stage.stores) != 1 or not stage.spatial or not stage.reduced:
-        return None
-    body = realize.block.body  # several statements, where a value is bound first
-    term = added_term(body) if isinstance(body, tirx.BufferStore) else None
-    if term is None:
+    if not SIDES[0] <= lanes <= SIDES[1]:
         return None
     across, along = stage.spatial[-1], stage.reduced[-1]
-    if any(axis.extent is None for axis in stage.axes):
-        return None
-    if len({str(axis.var.ty) for axis in stage.spatial}) > 1:  # they become one loop
-        return None
     distances = [(stride(read, across.var), stride(read, along.var)) for read in stage.loads]
     if (across.extent or 0) < lanes or (along.extent or 0) % lanes:
         return None
@@ -83,7 +71,30 @@ def nest_of(
     return _nest(stage, realize, term, lanes)
 
 
-def begins_at_zero(init: Any) -> bool:
+def plain_term(stage: Stage, realize: Any) -> Any | None:
+    """What a stage adds up from zero in one statement, in loops of known extents; None otherwise.
+
+    Parameters
+    ----------
+    stage : Stage
+    realize : SBlockRealize
+        Its block.
+    """
+    if stage.conditional or not stage.reduced or len(stage.stores) != 1:
+        return None
+    if stage.dtype not in ("float32", "float64") or static(realize.predicate) != 1:
+        return None
+    if any(axis.extent is None for axis in stage.axes):
+        return None
+    if len({str(axis.var.ty) for axis in stage.spatial}) > 1:  # they become one loop
+        return None
+    body = realize.block.body  # several statements, where a value is bound first
+    if not isinstance(body, tirx.BufferStore) or nodes_in(body, prim.Let):
+        return None
+    return added_term(body) if _begins_at_zero(realize.block.init) else None
+
+
+def _begins_at_zero(init: Any) -> bool:
     """Whether what a block begins with is a sum of nothing."""
     value = init.value if isinstance(init, tirx.BufferStore) else None
     return isinstance(value, tirx.FloatImm) and float(value.value) == 0

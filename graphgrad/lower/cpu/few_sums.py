@@ -18,9 +18,8 @@ from itertools import product
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import prim
 
-from ...ir.kernel_structure import Axis, Stage, static, stride, substitute_values, uses, volume
+from ...ir.kernel_structure import Axis, Stage, stride, substitute_values, uses, volume
 from ...ir.loops import (
     block,
     ceil_div,
@@ -34,10 +33,9 @@ from ...ir.loops import (
     store,
     variable,
 )
-from ...ir.visits import nodes_in
-from ..kernels.blocked_sums import added_term, sum_in_blocks
+from ..kernels.blocked_sums import sum_in_blocks
 from ..kernels.contraction import fixed_iterators
-from .dot_products import begins_at_zero
+from .dot_products import plain_term
 from .map import SMALL
 from .tuning import Processor
 
@@ -59,21 +57,12 @@ def nest_of(
     small : int
         Points below which it is not worth other threads.
     """
-    realize = blocks[stage.name]
-    lanes = processor.lanes(stage.dtype)
-    if stage.work < small or stage.conditional or not stage.reduced or len(stage.stores) != 1:
+    realize, lanes = blocks[stage.name], processor.lanes(stage.dtype)
+    term = plain_term(stage, realize)
+    if term is None or stage.work < small or len(stage.loads) != 2:
         return None
-    if stage.dtype not in ("float32", "float64") or static(realize.predicate) != 1:
-        return None
-    if any(axis.extent is None for axis in stage.axes) or len(stage.loads) != 2:
-        return None
-    if len({str(axis.var.ty) for axis in stage.spatial}) > 1:  # they become one loop
-        return None
-    body, init = realize.block.body, realize.block.init
-    if not isinstance(body, tirx.BufferStore) or nodes_in(body, prim.Let):
-        return None
-    term, along = added_term(body), stage.reduced[-1]
-    if term is None or not begins_at_zero(init) or (along.extent or 0) < lanes:
+    along = stage.reduced[-1]
+    if (along.extent or 0) < lanes:
         return None
     few = _few_results(stage)
     if not 1 < volume(few) <= processor.registers - _SPARE_REGISTERS:

@@ -171,7 +171,8 @@ class _AccumulationFusion:
     def module(self) -> tvm.IRModule:
         changed = [self._fused(list(block.bindings)) for block in self._func.body.blocks]
         builder = self._kernels.builder
-        builder.update_func(self._name, _replace_all_bindings(self._func, changed))
+        if self._kernels.are_used:
+            builder.update_func(self._name, _replace_all_bindings(self._func, changed))
         return self._kernels.finished(builder.get())
 
     def _fused(self, bindings: list[Any]) -> list[Any]:

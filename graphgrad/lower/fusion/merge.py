@@ -44,6 +44,11 @@ class MergedKernels:
         self._variables: dict[tvm_ffi.StructuralKey, Any] = {}
         self._replaced: dict[Any, None] = {}
 
+    @property
+    def are_used(self) -> bool:
+        """Whether a kernel has replaced others."""
+        return bool(self._replaced)
+
     def __getitem__(self, variable: Any) -> Any:
         """The function of a variable: the module's, or a kernel that was made."""
         # Not the builder's: it makes a module for each question.
@@ -68,7 +73,7 @@ class MergedKernels:
 
         If none was replaced, it is the module that was given.
         """
-        return drop_unused_kernels(changed, self._replaced) if self._replaced else self._mod
+        return drop_unused_kernels(changed, self._replaced) if self.are_used else self._mod
 
 
 def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:

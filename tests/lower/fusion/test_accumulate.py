@@ -16,6 +16,7 @@ from graphgrad.lower.target import target
 from graphgrad.memory.allocation import PAGE, allocated_bytes, scratch_bytes
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from tests.lower.programs import machine, module, random_tensors, tensor_type
+from tests.peers import peer
 from tests.running import F64, function
 
 op = relax.op
@@ -230,7 +231,7 @@ def test_half_precision_is_scattered_in_single():
 @pytest.mark.parametrize("is_read", [False, True])
 def test_the_gradient_of_an_embedding_goes_into_that_of_the_head(is_read):
     """No zeros of the table's size are made for it."""
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
 
     def layers(b, index, table):
         scores = tied(b, index, table)

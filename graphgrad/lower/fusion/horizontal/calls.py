@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from ....ir.calls import result_types
 from ....ir.kernel_structure import is_among, static
+from ....ir.tensor import has_shape
 from ....ir.visits import visit_nodes
 from ....memory.alias import Aliases, Module
 from .chain import Call
@@ -191,7 +192,7 @@ def _fits(kernel: FlatMap, types: list[Any]) -> bool:
 
 def _is_of(ty: Any, param: Any) -> bool:
     """Whether a Relax type has the shape and the dtype of a kernel's parameter."""
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    if not has_shape(ty):
         return False
     extents = [static(extent) for extent in ty.shape]
     return (
@@ -203,7 +204,7 @@ def _is_of(ty: Any, param: Any) -> bool:
 
 def _elements(ty: Any) -> float:
     """The number of elements of a tensor; infinity if it is not known statically."""
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+    if not has_shape(ty):
         return math.inf
     extents = [static(extent) for extent in ty.shape]
     return math.inf if None in extents else math.prod(extents)  # type: ignore[arg-type]
