@@ -57,5 +57,7 @@ def _narrows(kernel: Any, rows_writer: RowsWriter) -> bool:
     """Whether a kernel casts each element of one tensor to a type of fewer bits."""
     if not isinstance(kernel, tirx.PrimFunc) or len(kernel.params) != 2:
         return False
+    if not all(isinstance(param.ty, tirx.BufferType) for param in kernel.params):
+        return False  # one is an extent
     given, result = (str(param.dtype) for param in kernel.params)
     return bits(result) < bits(given) and flat_map(kernel, rows_writer.dtypes) is not None

@@ -23,6 +23,7 @@ from ...ir.kernel_structure import static
 from ...ir.rewrite import map_kernels
 from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import tir_passes
+from ..kernels.unique_bindings import bind_anew
 from .intrinsics import widen_half, wrap_narrowed, write_exact_expressions
 from .lanes import unroll_flags, widen_accesses
 from .names import identifiers, name_launched
@@ -267,7 +268,8 @@ def _pipeline() -> tuple[Any, Any, Any]:
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.write_exact_expressions")
     def write_exact(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return _map_device_functions(mod, write_exact_expressions)
+        # TVM writes the source of all kernels by one table of what variables are bound to.
+        return _map_device_functions(mod, lambda func: bind_anew(write_exact_expressions(func)))
 
     def finalize() -> tvm.transform.Pass:
         return tvm.transform.Sequential([finalize_device(), write_exact])

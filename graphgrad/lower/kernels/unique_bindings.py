@@ -31,14 +31,15 @@ def schedule_of(func: tirx.PrimFunc) -> Schedule:
 def bind_each_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A kernel in which no two expressions bind the same variable."""
     times = Counter(identity(let.var) for let in nodes_in(func.body, prim.Let))
-    if all(count == 1 for count in times.values()):
-        return func
+    return func if all(count == 1 for count in times.values()) else bind_anew(func)
+
+
+def bind_anew(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel whose expressions bind variables that are bound nowhere else."""
 
     # Inner ones first, and all of them: where one stands inside another of the same variable, the
     # body of the outer one has only reads of its own left.
     def renamed(let: prim.Let) -> prim.Let:
-        if times[identity(let.var)] == 1:
-            return let
         var = tirx.Var(let.var.name, let.var.ty)
         return prim.Let(var, let.value, substitute_values(let.body, {let.var: var}))
 

@@ -2,7 +2,7 @@
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 
 from graphgrad.lower.pipeline import lower
 from tests.lower.cuda.sources import TARGET
@@ -70,3 +70,16 @@ def test_another_shape_is_a_view_however_large(shape):
     assert not any(
         name == "reshape" for name in called(function, tensor_type(*shape, dtype="bfloat16"))
     )
+
+
+def test_a_kernel_that_is_given_an_extent_is_no_cast():
+    n = tirx.Var("n", "int64")
+    zeros = te.create_prim_func([n, te.compute((n, 3), lambda *_: tirx.const(0.0), name="zeros")])
+    x = relax.Var("x", tensor_type(n, 3))
+    builder = relax.BlockBuilder()
+    kernel = builder.add_func(zeros.with_attr("tirx.noalias", True), "zeros")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(op.call_tir(kernel, [n], tensor_type(n, 3)))
+        builder.emit_func_output(result)
+    assert "zeros" in [name.name_hint for name in lower(builder.get(), TARGET).functions]

@@ -7,7 +7,7 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule
 
 from graphgrad.ir.visits import nodes_in
-from graphgrad.lower.kernels.unique_bindings import bind_each_once, schedule_of
+from graphgrad.lower.kernels.unique_bindings import bind_anew, bind_each_once, schedule_of
 from tests.lower.kernel_programs import run, tensor
 
 
@@ -56,3 +56,15 @@ def test_a_kernel_without_such_bindings_stays_as_it_is():
     x = tensor(4, 5)
     func = te.create_prim_func([x, te.compute((4, 5), lambda *at: te.exp(x(*at)))])
     assert bind_each_once(func).same_as(func)
+
+
+def test_kernels_that_came_from_one_bind_apart():
+    """The writer of CUDA's source has one table of bindings for all kernels."""
+    func = te.create_prim_func(list(twice()))
+    bound = [
+        let.var
+        for kernel in (bind_anew(func), bind_anew(func))
+        for let in nodes_in(kernel.body, prim.Let)
+    ]
+    assert len(bound) == 6
+    assert not any(a.same_as(b) for n, a in enumerate(bound) for b in bound[:n])
