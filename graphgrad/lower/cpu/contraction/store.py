@@ -60,7 +60,7 @@ class PlainStore:
 
     once = False
 
-    def __init__(self, realize: Any, parts: Sequence[Any]) -> None:
+    def __init__(self, realize: Any, parts: Sequence[Any] = ()) -> None:
         store = statements_of(realize.block.body)[0]
         self.interleaved = is_among(store.buffer, parts)
         self._store = substitute_values(store, fixed_iterators(realize))
@@ -83,7 +83,7 @@ class EpilogueStore:
     read what the first has overwritten.
     """
 
-    def __init__(self, epilogue: Epilogue, realize: Any, parts: Sequence[Any]) -> None:
+    def __init__(self, epilogue: Epilogue, realize: Any, parts: Sequence[Any] = ()) -> None:
         self._taken = epilogue.taken
         self._along = epilogue.along
         self._fixed = fixed_iterators(realize)
