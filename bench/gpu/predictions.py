@@ -43,6 +43,5 @@ def furthest(
 
 def differences(true: Mapping[str, Any], assumed: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The properties of a device that are others than was assumed: what they are, and that."""
-    return {
-        name: [true.get(name), value] for name, value in assumed.items() if true.get(name) != value
-    }
+    others = {name for name in true.keys() & assumed.keys() if true[name] != assumed[name]}
+    return {name: [true[name], assumed[name]] for name in sorted(others)}

@@ -94,8 +94,9 @@ def test_what_a_process_says_until_its_time_is_over():
 def test_properties_that_were_assumed_wrongly():
     from predictions import differences
 
-    true = {"l2CacheSize": 1, "warpSize": 32}
+    true = {"l2CacheSize": 1, "warpSize": 32, "other": 5}
     assert differences(true, {"l2CacheSize": 2, "warpSize": 32}) == {"l2CacheSize": [1, 2]}
+    assert differences({}, {"l2CacheSize": 2}) == {}
 
 
 def test_other_calls_than_those_predicted():
