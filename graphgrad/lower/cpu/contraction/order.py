@@ -29,9 +29,9 @@ _SUFFICIENT_BLOCKED_TASKS = 8
 """Tasks that suffice if each goes through a sum in blocks: its tiles share each block's data, so it
 should have many of them."""
 
-_HIDING_TERMS = (16, 256)
-"""Terms of a tile from which on they take as long as lines to come from memory, so that prefetching
-these pays, and from which on a wait for the lines no longer counts."""
+_HIDING_TERMS = (16, 128)
+"""The fewest terms of a tile that take as long as its lines to come from memory, so that prefetching
+these pays, and the most beside which a wait for them counts."""
 
 _MAX_UNROLLED_MULTIPLY_ADDS = 64
 """Vector multiply-adds in the unrolled terms of a tile, at most."""
