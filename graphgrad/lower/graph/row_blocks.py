@@ -17,23 +17,32 @@ biases, temperatures. Sums over rows end it, as w̄ does.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, te, topi
 
 from ...ir.calls import calls_op
-from ...ir.kernel_calls import uses_in, variables_of
-from ...ir.kernel_structure import static
+from ...ir.kernel_calls import INJECTIVE_PATTERN, is_kernel_call, uses_in, variables_of
+from ...ir.kernel_structure import static, substitute_values
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import map_functions, replace_bindings, replace_body
+from ...ir.rewrite import (
+    leave_dataflow,
+    map_functions,
+    rebuilt,
+    replace_bindings,
+    replace_body,
+)
 from ...ir.tensor import accumulator_dtype
 from ...memory.donation import donated_params
 from ...memory.effect_order import may_write
+from ...ops.define import OPAQUE
 from ...ops.elementwise import ELEMENTWISE
 from .permuted_products import PERMUTATION, axes_of_permutation, strip_permutations
 
@@ -48,6 +57,9 @@ _BLOCK_ELEMENTS = 1 << 24
 
 _MIN_BLOCK_ROWS = 128
 """Rows of a block, at least: the weight's gradient is read and written once for each block."""
+
+_BEGINS = "graphgrad.begins_row_block"
+"""Attribute of a kernel with which a block of rows begins, or what follows the last."""
 
 _SOFTMAXES = {
     "relax.nn.log_softmax": relax.op.nn.log_softmax,
@@ -163,6 +175,111 @@ def _extents(ty: Any) -> list[int]:
         return []
     extents = [static(extent) for extent in ty.shape]
     return [] if None in extents else extents  # type: ignore[return-value]
+
+
+@compiler_pass(
+    Phase.KERNELS,
+    targets=("llvm",),
+    after={"recompute_maps": "it copies maps for readers of the same dataflow block"},
+    before={"FuseOps": "it would join blocks of rows, and move what ends them behind the last"},
+)
+def part_row_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+    """Make each block of rows a dataflow block: nothing of it is fused with others, or waits."""
+
+    def parted(block: Any) -> list[Any]:
+        starts = [n for n, binding in enumerate(block.bindings) if _begins(mod, binding)]
+        if not starts or not isinstance(block, relax.DataflowBlock):
+            return [block]
+        cuts = [0, *starts, len(block.bindings)]
+        return [
+            relax.DataflowBlock(block.bindings[start:end], block.span)
+            for start, end in itertools.pairwise(cuts)
+            if start < end
+        ]
+
+    def changed(_: Any, func: relax.Function) -> relax.Function:
+        body = rebuilt(func.body, block=parted)
+        if len(body.blocks) == len(func.body.blocks):
+            return func
+        blocks = _with_late_maps(mod, list(body.blocks))
+        homes = {b.var: number for number, block in enumerate(blocks) for b in block.bindings}
+        crossing = {
+            var
+            for number, block in enumerate(blocks)
+            for binding in block.bindings
+            for var in variables_of(binding.value)
+            if homes.get(var, number) != number
+        }
+        body = relax.SeqExpr(blocks, body.body, body.span)
+        return leave_dataflow(replace_body(func, body), lambda b: b.var in crossing)
+
+    return map_functions(mod, changed)
+
+
+def _with_late_maps(mod: tvm.IRModule, blocks: list[Any]) -> list[Any]:
+    """Dataflow blocks in which maps in front of blocks of rows are where they are read.
+
+    In front of its only reader a map is fused with it; and what only reshapes a tensor is a view of
+    it only inside of a dataflow block, so that each block has its own.
+    """
+    reading: defaultdict[Any, set[int]] = defaultdict(set)  # by variable, the numbers of blocks
+    late: list[dict[Any, Any]] = [{} for _ in blocks]
+    moved: set[Any] = set()
+    for number, block in reversed(list(enumerate(blocks))):
+        is_before = bool(block.bindings) and not _begins(mod, block.bindings[0])
+        for binding in reversed(block.bindings):
+            var, homes = binding.var, {number}
+            others = reading[var] - homes if is_before else set()
+            if others and isinstance(var, relax.DataflowVar) and _is_map(mod, binding.value):
+                is_view = relax.analysis.has_reshape_pattern(mod[binding.value.args[0]])
+                if is_view or len(reading[var]) == 1:
+                    homes = reading[var]
+                    for other in others:
+                        late[other][var] = binding
+                    if number not in homes:
+                        moved.add(var)
+            for read in variables_of(binding.value):
+                reading[read] |= homes
+    return [_with_late(block, late[n], moved) for n, block in enumerate(blocks)]
+
+
+def _with_late(block: Any, late: dict[Any, Any], moved: set[Any]) -> Any:
+    """A dataflow block without what has moved, and with its own copies in front of their readers.
+
+    Parameters
+    ----------
+    block : relax.DataflowBlock
+    late : dict
+        The bindings that it gets, by variable.
+    moved : set of relax.Var
+        Those that no block keeps where they were.
+    """
+    own = {var: relax.DataflowVar(var.name, var.ty) for var in late}
+    bindings: list[Any] = []
+
+    def append(binding: Any, var: Any) -> None:
+        for read in variables_of(binding.value):
+            if read in late:
+                append(late.pop(read), own[read])
+        value = substitute_values(binding.value, own) if own else binding.value
+        bindings.append(relax.VarBinding(var, value, binding.span))
+
+    for binding in block.bindings:
+        if binding.var not in moved:
+            append(binding, binding.var)
+    return replace_bindings(block, bindings)
+
+
+def _begins(mod: tvm.IRModule, binding: Any) -> bool:
+    """Whether a block of rows begins with a binding, or what follows the last."""
+    call = binding.value
+    return is_kernel_call(call) and _BEGINS in (mod[call.args[0]].attrs or {})
+
+
+def _is_map(mod: tvm.IRModule, value: Any) -> bool:
+    """Whether a value is a kernel's that TVM fuses with what reads it."""
+    pattern = (mod[value.args[0]].attrs or {}).get("op_pattern") if is_kernel_call(value) else None
+    return pattern is not None and int(pattern) <= INJECTIVE_PATTERN
 
 
 class _Cluster:
@@ -508,6 +625,7 @@ class _Writer:
         self._values = {binding.var: binding.value for binding in cluster.bindings}
         self._written: list[Any] = []
         self._var: Any = None  # what is being computed
+        self._marks: dict[str, Any] = {}
 
     def bindings(self) -> list[Any]:
         """The bindings of the dataflow block, with the cluster in the place of its members."""
@@ -522,6 +640,7 @@ class _Writer:
                     parts[var] = [self._bind(total, var if number == count - 1 else None)]
                 else:
                     parts[var].append(part)
+        self._marks = {_BEGINS: True}
         for var in cluster.read_outside:
             if cluster.members[var].result is not _End.SUM:
                 self._join(var, parts[var])
@@ -541,6 +660,7 @@ class _Writer:
         cluster = self._cluster
         values: dict[Any, Any] = {}
         slices: dict[Any, Any] = {}
+        self._marks = {_BEGINS: True}
 
         def operand(expr: Any, form: _Form | None) -> Any:
             if expr in values:
@@ -570,18 +690,40 @@ class _Writer:
         shape = [cluster.rows] if form is _Form.VECTOR else [cluster.rows, extents[-1]]
         rows = expr if extents == shape else self._bind(relax.op.reshape(expr, shape))
         begin = number * cluster.block_rows
-        return self._bind(relax.op.strided_slice(rows, [0], [begin], [begin + cluster.block_rows]))
+
+        def sliced(x: te.Tensor) -> te.Tensor:
+            return te.compute(
+                [cluster.block_rows, *shape[1:]],
+                lambda row, *place: x(begin + row, *place),
+                name="rows",
+            )
+
+        # No part of the kernels that read it: these are the same for all blocks.
+        call = self._builder.call_te(
+            sliced, rows, primfunc_name_hint="rows", primfunc_attrs=self._attributes()
+        )
+        return self._bind(call)
+
+    def _attributes(self) -> dict[str, Any]:
+        """The attributes of a kernel that is fused with no other; the first of a block tells so."""
+        marks, self._marks = self._marks, {}
+        return {**OPAQUE, **marks}
 
     def _join(self, var: Any, parts: list[Any]) -> None:
         """Bind a variable to what the parts of all blocks are together."""
         self._var, value = var, self._values[var]
-        if self._cluster.members[var].result is _End.LOSS:
-            losses = self._bind(relax.op.concat(parts, 0))
-            self._reduce(var, losses, value)
-        elif _extents(value.ty) == [self._cluster.rows, *_extents(parts[0].ty)[1:]]:
-            self._bind(relax.op.concat(parts, 0), var)
-        else:
-            rows = self._bind(relax.op.concat(parts, 0))
+        is_loss = self._cluster.members[var].result is _End.LOSS
+        is_flat = _extents(value.ty) == [self._cluster.rows, *_extents(parts[0].ty)[1:]]
+        call = self._builder.call_te(
+            lambda *parts: topi.concatenate(parts, 0),
+            *parts,
+            primfunc_name_hint="rows",
+            primfunc_attrs=self._attributes(),
+        )
+        rows = self._bind(call, None if is_loss or not is_flat else var)
+        if is_loss:
+            self._reduce(var, rows, value)
+        elif not is_flat:
             self._bind(relax.op.reshape(rows, _extents(value.ty)), var)
 
     def _reduce(self, var: Any, losses: Any, value: Any) -> None:
