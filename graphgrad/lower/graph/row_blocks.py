@@ -131,23 +131,22 @@ def compute_in_row_blocks(mod: tvm.IRModule) -> tvm.IRModule:
     builder = relax.BlockBuilder(mod)
 
     def changed(_: Any, func: relax.Function) -> relax.Function:
-        donated = donated_params(func)
-        if not donated or may_write(func.body):
+        if not donated_params(func) or may_write(func.body):
             return func
-        blocks = [_in_row_blocks(builder, func, block, donated) for block in func.body.blocks]
+        blocks = [_in_row_blocks(builder, func, block) for block in func.body.blocks]
         return replace_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))
 
     return map_functions(mod, changed, builder)
 
 
-def _in_row_blocks(builder: Any, func: relax.Function, block: Any, donated: set[Any]) -> Any:
+def _in_row_blocks(builder: Any, func: relax.Function, block: Any) -> Any:
     """A block of bindings; of the first scores in it that can be, all by blocks of rows."""
     if not isinstance(block, relax.DataflowBlock):
         return block
     for number, binding in enumerate(block.bindings):
         if calls_op(binding.value, "relax.matmul") and _block_rows(binding.var.ty):
             try:
-                cluster = _Cluster(func, block.bindings, number, donated)
+                cluster = _Cluster(func, block.bindings, number)
             except _Unsuited:
                 continue
             return replace_bindings(block, _Writer(builder, cluster).bindings())
@@ -292,8 +291,6 @@ class _Cluster:
         Of one dataflow block.
     start : int
         The number of the binding of the scores.
-    donated : set of relax.Var
-        Parameters that the function may overwrite.
 
     Attributes
     ----------
@@ -309,36 +306,39 @@ class _Cluster:
         Permuted members, which only members read.
     position : int
         The number of the binding in front of which all is computed.
+    late : set of relax.Var
+        What is bound in front of that, and is computed from results: the loss, for one.
 
     Raises
     ------
     _Unsuited
     """
 
-    def __init__(
-        self, func: relax.Function, bindings: Sequence[Any], start: int, donated: set[Any]
-    ):
+    def __init__(self, func: relax.Function, bindings: Sequence[Any], start: int):
         product = bindings[start]
         *lead, self.classes = _extents(product.var.ty)
         self.bindings, self.rows = list(bindings), math.prod(lead)
         self.block_rows = _block_rows(product.var.ty)
         self._bound = {binding.var: binding.value for binding in bindings}
-        self._donated, self._uses = donated, uses_in(func)
+        self._uses = uses_in(func)
         self.members: dict[Any, _Rule] = {}
         self.copied: dict[Any, _Rule] = {}
         self.read_outside: dict[Any, Any] = {}
         self._inputs: set[Any] = set()
         self.views: set[Any] = set()
+        self.late: set[Any] = set()
         self._take(product.var, self._scores(product.value), self.members)
-        readers = [
-            number
-            for number in range(start + 1, len(bindings))
-            if not self._follow(bindings[number])
-        ]
+        for binding in bindings[start + 1 :]:
+            self._follow(binding)
         self._check_ends(func.body.body)
         inputs = [number for number, each in enumerate(bindings) if each.var in self._inputs]
         self.position = max([start, *(number + 1 for number in inputs)])
-        if any(number < self.position for number in readers):
+        own = self.members.keys() | self.views
+        for binding in bindings[: self.position]:
+            read = variables_of(binding.value)
+            if binding.var not in own and any(var in own or var in self.late for var in read):
+                self.late.add(binding.var)
+        if not self.late.isdisjoint(self._inputs):
             raise _Unsuited  # what a block reads depends on what all blocks result in
 
     def form(self, ty: Any) -> _Form | None:
@@ -353,24 +353,23 @@ class _Cluster:
             return _Form.COLUMN if len(extents) > 1 and extents[-1] == 1 else _Form.VECTOR
         return _Form.OTHER if count == self.rows * extents[-1] else None
 
-    def _follow(self, binding: Any) -> bool:
-        """Make a binding a member if it reads some; whether nothing of it is read from outside."""
+    def _follow(self, binding: Any) -> None:
+        """Make a binding that reads members one of them, or note which of them are results."""
         var, value = binding.var, binding.value
         read = [each for each in variables_of(value) if each in self.members or each in self.views]
         if not read:
-            return True
+            return
         if calls_op(value, PERMUTATION) and self._is_wide(value.args[0]):
             self.views.add(var)
-            return True
+            return
         rule = self._permuted_sum(value) or self._rule(value)
         if rule is not None and all(map(self._has_form, *zip(*rule.operands, strict=True))):
             self._take(var, rule, self.members)
-            return True
+            return
         for each in read:
             if each in self.views or self.members[each].result == _Form.WIDE:
                 raise _Unsuited
             self.read_outside[each] = self._bound[each]
-        return False
 
     def _has_form(self, operand: Any, form: _Form | None) -> bool:
         """Whether an operand is no member, or has for each row what it is taken for.
@@ -403,23 +402,14 @@ class _Cluster:
 
     def _check_ends(self, result: Any) -> None:
         """See to it that rows end, in sums too, and that none is a result of the function."""
-        ends = [var for var, rule in self.members.items() if rule.result is _End.SUM]
         for var, rule in self.members.items():
             is_visible = not isinstance(var, relax.DataflowVar) or var in variables_of(result)
             if is_visible and rule.result is _Form.WIDE:
                 raise _Unsuited
             if is_visible or rule.result is _End.ROWS:
                 self.read_outside[var] = self._bound[var]
-        if not ends or any(map(self._is_accumulated, ends)):
-            raise _Unsuited
-
-    def _is_accumulated(self, var: Any) -> bool:
-        """Whether a sum over rows is added to an accumulator, in whose memory it is computed."""
-        readers = [value for value in self._bound.values() if var in variables_of(value)]
-        return any(
-            calls_op(value, "relax.add") and any(arg in self._donated for arg in value.args)
-            for value in readers
-        )
+        if all(rule.result is not _End.SUM for rule in self.members.values()):
+            raise _Unsuited  # they are not trained, and nothing is freed behind a block
 
     def _is_wide(self, expr: Any) -> bool:
         return expr in self.members and self.members[expr].result is _Form.WIDE
@@ -443,6 +433,8 @@ class _Cluster:
         name = str(value.op.name)
         if name in ELEMENTWISE:
             return self._elementwise(value)
+        if name == "relax.broadcast_to":
+            return self._repeated(value)
         if name in _SOFTMAXES:
             return self._softmax(value, _SOFTMAXES[name])
         if name in _REDUCTIONS:
@@ -475,6 +467,23 @@ class _Cluster:
             return emit(relax.Call(value.op, arguments, value.attrs))
 
         return _Rule(result, operands, call)
+
+    def _repeated(self, value: Any) -> _Rule | None:
+        """The rule of what is the same for all classes, or for all rows as well."""
+        x, result = value.args[0], self.form(value.ty)
+        if result is not _Form.WIDE:
+            return None
+        form = self._broadcast(_extents(x.ty), _extents(value.ty), result)
+        if form is None and not self._is_read_whole(x, result):
+            return None
+        shape = (self.block_rows, self.classes)
+
+        def call(emit: Any, x: Any) -> Any:
+            if form is None and len(_extents(x.ty)) > 1:
+                x = emit(relax.op.reshape(x, _extents(x.ty)[-1:]))
+            return emit(relax.op.broadcast_to(x, shape))
+
+        return _Rule(result, [(x, form)], call)
 
     def _broadcast(self, extents: list[int], shape: list[int], result: _Form) -> _Form | None:
         """What an operand has for each row of a shape that it is broadcast to.
@@ -644,15 +653,13 @@ class _Writer:
         for var in cluster.read_outside:
             if cluster.members[var].result is not _End.SUM:
                 self._join(var, parts[var])
-        dropped = {*cluster.members, *cluster.views}
-        remaining = (
-            [binding for binding in bindings if binding.var not in dropped]
-            for bindings in (
-                cluster.bindings[: cluster.position],
-                cluster.bindings[cluster.position :],
-            )
-        )
-        before, behind = remaining
+        remaining = [
+            (number < cluster.position and binding.var not in cluster.late, binding)
+            for number, binding in enumerate(cluster.bindings)
+            if binding.var not in cluster.members and binding.var not in cluster.views
+        ]
+        before = [binding for is_before, binding in remaining if is_before]
+        behind = [binding for is_before, binding in remaining if not is_before]
         return [*before, *self._written, *behind]
 
     def _block(self, number: int) -> dict[Any, Any]:
