@@ -171,14 +171,15 @@ def strip_permutations(operand: Any, bound: Mapping[Any, Any]) -> tuple[Any, lis
 def drop_unread(
     blocks: list[Any], func: relax.Function, ops: Collection[str] = (PERMUTATION,)
 ) -> list[Any]:
-    """Blocks without the calls of some ops, such as permutations, that nothing reads any more."""
+    """Blocks without calls of some ops, and elements of tuples, that nothing reads any more."""
     read: set[Any] = set(variables_of(func.body.body))
     remaining: list[Any] = []
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
             name = str(getattr(getattr(binding.value, "op", None), "name", ""))
-            if name in ops and binding.var not in read:
+            is_pure = name in ops or isinstance(binding.value, relax.TupleGetItem)
+            if is_pure and binding.var not in read:
                 continue
             read.update(variables_of(binding.value))
             bindings.append(binding)
