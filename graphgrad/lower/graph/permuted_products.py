@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax, te
 
-from ...ir.calls import calls_op
+from ...ir.calls import axes_of_permutation, calls_op
 from ...ir.kernel_calls import variables_of
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
@@ -185,13 +185,6 @@ def drop_unread(
             bindings.append(binding)
         remaining.append(replace_bindings(block, bindings[::-1]))
     return remaining[::-1]
-
-
-def axes_of_permutation(permutation: Any) -> list[int]:
-    """Which axis of its argument each axis of a permutation is."""
-    rank = len(type_shape(permutation.ty))
-    axes = permutation.attrs.axes
-    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
 def _readers(func: relax.Function) -> Counter[Any]:

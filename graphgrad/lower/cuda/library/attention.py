@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ....ir.calls import calls_op
+from ....ir.calls import axes_of_permutation, calls_op
 from ....ir.kernel_calls import variables_of
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import map_functions, replace_bindings, replace_body
@@ -26,7 +26,7 @@ from ....runtime.cudnn.engine import register
 from ....runtime.cudnn.nodes import ALIGNMENT
 from ....runtime.cudnn.plans import Plan
 from ....runtime.cudnn.problem import Problem, TensorForm
-from ...graph.permuted_products import PERMUTATION, axes_of_permutation, drop_unread
+from ...graph.permuted_products import PERMUTATION, drop_unread
 from ..compiler import arch_of
 from .devices import profile_of
 from .offline import plan_all

@@ -14,11 +14,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ....ir.calls import calls_op
+from ....ir.calls import axes_of_permutation, calls_op
 from ....ir.kernel_structure import static
 from ....ir.tensor import type_shape
 from ....runtime.cudnn.problem import TensorForm, strides_of
-from ...graph.permuted_products import PERMUTATION, axes_of_permutation
+from ...graph.permuted_products import PERMUTATION
 
 RESHAPES = tuple(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
 """Ops whose results have the elements of their first arguments in the same order."""
