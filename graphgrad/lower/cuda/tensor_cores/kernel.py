@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -35,58 +35,10 @@ from ..rows import WARP
 from ..threads import barrier
 from .device import FRAGMENT, HALVES, STAGE_CHUNKS, TF32, Warp, chunk_elements
 from .operand import Copy, Operand, operand_of, point, points
-
-MIN_EXTENT = 8
-"""Rows, columns and terms from which on most of a tile is not padding."""
+from .tile import Extents, Tile
 
 _MIN_ARCHITECTURE = 80
 """The first GPUs whose tensor cores take all of bfloat16, float16 and TF32."""
-
-_MAX_TERMS = 8192
-"""Terms of one sum. Tensor cores add up 8 or 16 terms at a time, and may cut off, not round."""
-
-_MIN_TERMS_PER_PART = 512
-"""Terms that a part must have for cutting a sum to be worth a launch."""
-
-_MIN_BUSY_BLOCKS = 128
-"""Blocks of threads that keep a large GPU busy: one for each of its processors."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a block of threads computes.
-
-    Attributes
-    ----------
-    rows, columns : int
-    warps : (int, int)
-        Along rows and along columns.
-    share : float
-        Of the rate of tensor cores, relative to the largest tile: an assumption. Small tiles read
-        more of shared memory, and of global memory, for each product.
-    """
-
-    rows: int
-    columns: int
-    warps: tuple[int, int]
-    share: float
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return math.prod(self.warps) * WARP
-
-
-_TILES = (
-    Tile(128, 128, (2, 4), 1.0),
-    Tile(128, 64, (2, 2), 0.85),
-    Tile(64, 128, (1, 4), 0.85),
-    Tile(64, 64, (2, 2), 0.7),
-    Tile(128, 32, (4, 1), 0.55),
-    Tile(32, 128, (1, 4), 0.55),
-    Tile(32, 32, (2, 2), 0.3),
-)
-
 
 _KINDS = (
     (True, True, False),
@@ -119,27 +71,16 @@ class Product:
     terms: list[Axis]
 
     @property
-    def tile(self) -> Tile:
-        """The tile that takes the least time, as far as is known."""
-        return min(_TILES, key=self._cost)
+    def extents(self) -> Extents:
+        """How many there are of each."""
+        return Extents(*map(_count, (self.batch, self.rows, self.columns, self.terms)))
 
-    def blocks(self, tile: Tile) -> int:
-        """Blocks of threads."""
-        rows, columns = _count(self.rows), _count(self.columns)
-        return _count(self.batch) * ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns)
 
-    @property
-    def parts(self) -> int:
-        """Into how many parts to cut each sum, at least."""
-        terms = _count(self.terms)
-        wished = math.ceil(_MIN_BUSY_BLOCKS / self.blocks(self.tile))
-        return max(min(wished, terms // _MIN_TERMS_PER_PART), math.ceil(terms / _MAX_TERMS))
-
-    def _cost(self, tile: Tile) -> float:
-        blocks = self.blocks(tile)
-        busy = blocks * max(1, _count(self.terms) // _MIN_TERMS_PER_PART)
-        idle = max(1.0, _MIN_BUSY_BLOCKS / busy)
-        return blocks * tile.rows * tile.columns / tile.share * idle
+def has_tensor_cores(target: tvm.target.Target) -> bool:
+    """Whether kernels for a target multiply on tensor cores, in precisions that these have."""
+    return str(target.kind.name) == "cuda" and (
+        compute_capability(arch_of(target)) >= _MIN_ARCHITECTURE
+    )
 
 
 def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool) -> Product | None:
@@ -156,7 +97,7 @@ def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool
     """
     if any(not axis.extent for axis in stage.axes):
         return None
-    if compute_capability(arch_of(target)) < _MIN_ARCHITECTURE:
+    if not has_tensor_cores(target):
         return None
     contraction = contraction_of(stage, realize)
     numbers = None if contraction is None else _numbers(contraction, tf32)
@@ -169,12 +110,13 @@ def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool
             along = (contraction.depends(0, axis), contraction.depends(1, axis))
             kinds.setdefault((*along, axis.reduced), []).append(axis)
     batch, left, right, terms = (kinds.pop(kind, []) for kind in _KINDS)
-    if kinds or min(map(_count, (left, right, terms))) < MIN_EXTENT:
+    product = Product(number, factors, batch, left, right, terms)
+    if kinds or not product.extents.fits:
         return None
     # Threads store neighboring columns: those should be neighbors in memory.
     if contraction.spatial and _last_long(contraction) in left:
-        left, right, factors = right, left, factors[::-1]
-    return Product(number, factors, batch, left, right, terms)
+        return replace(product, factors=factors[::-1], rows=right, columns=left)
+    return product
 
 
 def _count(axes: Sequence[Axis]) -> int:
@@ -243,7 +185,7 @@ def tensor_core_launch(
     )
     (target,) = reduction_of(stage, loops, realize.block, epilogues).targets
     single = {each.loop_var: each.min for each in loops if int(each.extent) == 1}
-    return _Launch(product.tile, left, right, target, single).statement()
+    return _Launch(product.extents.tile, left, right, target, single).statement()
 
 
 def is_plain(stage: Stage) -> bool:
