@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ....ir.loops import ceil_div
 from ....runtime.cudnn.plans import Plan
 from ....runtime.cudnn.problem import CONVOLUTIONS, MATMUL, Problem
 from ..tensor_cores.device import HALVES, TF32
@@ -111,7 +112,8 @@ def _extents(problem: Problem) -> Extents:
     if problem.op == "conv_forward":
         return Extents(groups, results, own, channels * taps)
     if problem.op == "conv_data_gradient":
-        return Extents(groups, inputs, channels, own * taps)
+        # Of a stride, each place of the data is in the windows that meet it alone.
+        return Extents(groups, inputs, channels, ceil_div(own * taps, prod(problem.strides)))
     return Extents(groups, own, channels * taps, results)
 
 
