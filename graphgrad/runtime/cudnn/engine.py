@@ -136,7 +136,7 @@ def _check_forms(problem: Problem, tensors: Sequence[Any]) -> None:
     """Raise unless the tensors are those of a problem: cuDNN sees their addresses alone."""
     op, forms = problem.op, problem.tensors
     sizes = [each.numel() for each in tensors]
-    if sizes != [form.elements or form.reach for form in forms]:
+    if sizes != [form.size for form in forms]:
         raise CudnnError(f"cuDNN: {op} of {forms}, but tensors of {sizes} elements are given")
     dtypes = [str(each.dtype) for each in tensors]
     if dtypes != [form.dtype for form in forms]:

@@ -54,6 +54,11 @@ class TensorForm:
         return self.offset + 1 + sum((extent - 1) * stride for extent, stride in span)
 
     @property
+    def size(self) -> int:
+        """Elements of the tensor that a program gives."""
+        return self.elements or self.reach
+
+    @property
     def offset_bytes(self) -> int:
         """What is in front of its first element."""
         return self.offset * _BYTES[self.dtype]
