@@ -10,9 +10,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..tvm_fixes.hooks import array_item, array_size
 from .calls import calls_op
 from .rewrite import map_functions, rebuilt, replace_body
-from .tensor import bits
+from .tensor import bits, has_shape
 from .visits import nodes_in
 
 KERNEL_OF_COPY = "graphgrad.copy"
@@ -37,14 +38,14 @@ def is_kernel_call(value: Any) -> bool:
     """Whether a value is a `call_tir` without symbolic arguments."""
     return (
         calls_op(value, "relax.call_tir")
-        and len(value.args) == 2
-        and isinstance(value.args[1], relax.Tuple)
+        and array_size(value.args) == 2
+        and isinstance(array_item(value.args, 1), relax.Tuple)
     )
 
 
 def arguments_of(call: Any) -> list[Any]:
     """The tensors that a kernel is called with, without its outputs."""
-    return list(call.args[1].fields)
+    return list(array_item(call.args, 1).fields)
 
 
 def variables_of(value: Any) -> list[Any]:
@@ -66,9 +67,9 @@ def bytes_of(ty: Any) -> int | None:
     if isinstance(ty, relax.TupleType):
         sizes = [bytes_of(field) for field in ty.fields]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+    if not has_shape(ty):
         return None
-    extents = list(ty.shape)
+    extents = list(ty.shape.values)
     if not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
         return None
     return math.prod(map(int, extents)) * bits(str(ty.dtype)) // 8
