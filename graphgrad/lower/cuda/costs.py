@@ -26,7 +26,7 @@ from ...runtime.cudnn.engine import NAME
 from ...runtime.cudnn.plans import Plan
 from .library.cost import RATES, Rates, bytes_moved, seconds_by_library
 from .rows import WARP
-from .tensor_cores.device import TF32, multiplied
+from .tensor_cores.device import multiplied
 
 SECTOR = 32
 """Bytes of memory that the smallest access moves."""
@@ -211,9 +211,7 @@ def _seconds_on_tensor_cores(func: tirx.PrimFunc, rates: Rates) -> float:
             for number, operations in filter(None, map(multiplied, nodes_in(stages, tvm.ir.Call))):
                 warps = _threads(launch) // WARP
                 done = int(launch.extent) * warps * (int(stages.extent) - 1) * operations
-                total += (
-                    _trips(launch, hosts) * done / (rates.tf32 if number == TF32 else rates.half)
-                )
+                total += _trips(launch, hosts) * done / (rates.of(number) * rates.by_warps)
     return total
 
 

@@ -10,7 +10,6 @@ import tvm
 
 from graphgrad.lower.cuda.library import timed as read
 from graphgrad.runtime import cuda_graph
-from graphgrad.runtime.cudnn import engine
 from graphgrad.runtime.cudnn.plans import Plan
 from graphgrad.runtime.cudnn.problem import Problem
 from tests.lower.cuda.library.test_offline import convolutions
@@ -50,7 +49,7 @@ def entries(problem, computed):
         time.sleep(SECONDS[Plan.from_json(text).engine])
 
     graph = SimpleNamespace(Recorded=Recorded, empty=cuda_graph.empty)
-    library = SimpleNamespace(compute=compute, _elements=engine._elements)
+    library = SimpleNamespace(compute=compute)
     runtime = {"cuda_graph": graph, "cudnn.engine": library}
     return tune.timed(runtime, problem, [plan(problem, each) for each in SECONDS], tvm.cpu())
 
@@ -65,7 +64,7 @@ def test_the_fastest_comes_first_and_is_read_again(problem, monkeypatch, tmp_pat
     assert [entry["configuration"][0] for entry in timed] == [2, 1]
     assert all(entry["seconds"] > 0 for entry in timed)
     sizes = [tensor.numel() for tensor in computed[0]]
-    assert sizes == [*(engine._elements(form) for form in problem.tensors), 64]
+    assert sizes == [*(form.size for form in problem.tensors), 64]
     bits = np.from_dlpack(computed[0][0]._create_view((sizes[0],), "uint16"))
     drawn = (bits.astype("uint32") << 16).view("float32")
     assert ((np.abs(drawn) >= 1) & (np.abs(drawn) < 2)).all() and len(np.unique(drawn)) > 100
