@@ -30,8 +30,8 @@ _SUFFICIENT_BLOCKED_TASKS = 8
 should have many of them."""
 
 _HIDING_TERMS = (16, 128)
-"""The fewest terms of a tile that take as long as its lines to come from memory, so that prefetching
-these pays, and the most beside which a wait for them counts."""
+"""The fewest terms of a tile that take as long as its lines to come from memory, so that it pays to
+prefetch these, and the most beside which a wait for them counts."""
 
 _MAX_UNROLLED_MULTIPLY_ADDS = 64
 """Vector multiply-adds in the unrolled terms of a tile, at most."""
