@@ -71,6 +71,8 @@ def _waits_for_results(
     least, most = _HIDING_TERMS
     return (
         least <= volume(contraction.reduced) <= most
+        # With shorter vectors a line takes two prefetches, which gain nothing.
+        and itemsize * chosen_plan.lanes >= processor.line_bytes
         and itemsize * volume(contraction.spatial) > processor.contraction.near_bytes
         and not is_short(contraction, chosen_plan.vector)
         and result_store.step(chosen_plan.vector) == 1

@@ -20,6 +20,7 @@ from tests.lower.cpu.contraction.stages import (
 )
 
 UNIT = ZEN4
+HASWELL = {"kind": "llvm", "mcpu": "haswell", "mtriple": "x86_64-linux-gnu"}
 
 
 def plan_of(kernel):
@@ -130,3 +131,8 @@ def test_short_sums_fetch_the_lines_that_they_are_stored_to(built, fetches):
         texts = [kernel.emitted(each).script().count("prefetch") for each in (chosen, without)]
         assert texts[0] == texts[1] + 1
         assert kernel.error(chosen) < 1e-5
+
+
+def test_vectors_shorter_than_a_line_do_not_fetch_it_again_and_again():
+    kernel, unit = Kernel(product(1024, 512, 32)), processor_of(target(HASWELL))
+    assert not plan(kernel.contraction, unit, kernel.result_store).fetches_results
