@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import tvm
@@ -10,7 +11,7 @@ from tvm import relax
 
 from .passes import Phase, compiler_pass
 from .rewrite import map_functions
-from .tensor import expression_of
+from .tensor import expression_of, type_shape
 from .visits import nodes_in
 
 _CALLS_WITH_TUPLE = frozenset(
@@ -31,9 +32,13 @@ _OVERWRITING = [tvm.ir.Op.get(f"relax.call_{name}") for name in ("tir_inplace", 
 _CALLING = _CALLS_WITH_TUPLE | _CALLS_WITH_CALLEE
 
 
+_op: Callable[[str], Any] = cache(tvm.ir.Op.get)
+"""An op by its name: there is one object of each."""
+
+
 def calls_op(value: Any, name: str) -> bool:
     """Whether a value is a call of an op, given its name."""
-    return isinstance(value, tvm.ir.Call) and bool(value.op == tvm.ir.Op.get(name))
+    return isinstance(value, tvm.ir.Call) and value.op.same_as(_op(name))
 
 
 def result_types(ty: Any) -> list[Any]:
@@ -109,3 +114,10 @@ class _ToCallTir(relax.PyExprMutator):
         (ty,) = call.ty_args
         types = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
         return relax.call_tir(kernel, arguments, types, *extents)
+
+
+def axes_of_permutation(permutation: Any) -> list[int]:
+    """Which axis of its argument each axis of a permutation is."""
+    rank = len(type_shape(permutation.ty))
+    axes = permutation.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
