@@ -23,6 +23,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.tirx import ForKind
 
+from ...ir.exact_divisions import without_hiding
 from ...ir.kernel_rewrite import replace_realized, with_body
 from ...ir.kernel_structure import (
     Load,
@@ -177,7 +178,7 @@ def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
         return False
     position = index(0)
     for at, extent in zip(access.indices, shape, strict=True):
-        position = position * extent + index(at)
+        position = position * extent + index(without_hiding(at))
     first = substitute_values(position, {lane: index(0)})
     if not analyzer.can_prove_equal(position, first + lane):
         return False
@@ -279,7 +280,14 @@ class _Lanes:
         def part(first: int) -> Any:
             lane = variable("lane")
             number = lane + first
-            indices = [substitute_values(at, {self._lane: number}) for at in access.indices]
+            *outer, last = access.indices
+            indices = [substitute_values(at, {self._lane: number}) for at in outer]
+            start = substitute_values(last, {self._lane: index(0)})
+            if self._analyzer.can_prove_equal(*map(without_hiding, (last, start + self._lane))):
+                # TVM sees the lanes of a vector although the index is hidden from it.
+                indices.append(start + number)
+            else:
+                indices.append(substitute_values(last, {self._lane: number}))
             if loads:
                 moved = store(held, [number], load(buffer, indices))
             else:

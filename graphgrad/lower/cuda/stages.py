@@ -53,6 +53,7 @@ from .rows import rows_step
 from .tensor_cores.kernel import Product, is_plain, product_of, tensor_core_launch
 from .threads import one_thread_per_point
 from .transposed import transposed_launch
+from .windows import reads_windows, window_launch
 
 _MAX_CHEAP_OPERATIONS = 16
 """Operations up to which repeating a map for every reader is cheaper than a launch of its own."""
@@ -98,7 +99,7 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = schedule_of(func)
-    inline_maps(sch, may_repeat, MAX_READERS)
+    inline_maps(sch, may_repeat, MAX_READERS, reads_windows)
     kernel = _Kernel(join_reductions(sch.mod["main"], reads_bfloat=True))
     kernel.chain_rows()
     for position in range(len(kernel.stages)):
@@ -392,6 +393,9 @@ def launches(reduction: Reduction, name: str) -> Launches:
     rest: Reduction | None = reduction
     while rest is not None:
         # What is left may be long itself, and is cut once more.
+        windows = window_launch(rest)
+        if windows is not None:
+            return [*kernels, windows], buffers
         step = rows_step(rest, name) or columns_step(rest, name)
         kernels.append(step.kernel)
         buffers += step.buffers

@@ -1,0 +1,492 @@
+"""Reductions of windows: a thread computes neighboring results, and reads what these share once.
+
+Windows that lie side by side read many elements in common: of a sum over 3 × 3 elements, four
+neighbors read six in each row where each of them alone would read three. So a thread takes a tile
+of neighbors along one axis. For each row of their windows it loads what any of them reads, and
+then takes it in for all of them, from registers. What is outside of a tensor is not loaded.
+
+Where neighboring channels are neighbors in memory, a thread has as many of them as fill wide
+accesses, and the threads of a block have results of several rows, so that rows that their windows
+share are read from a near cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...ir.kernel_structure import (
+    Load,
+    Stage,
+    is_conditional,
+    static,
+    stride,
+    substitute_values,
+    uses,
+    volume,
+)
+from ...ir.loops import index, load, loop, registers, sequence, store, variable
+from ...ir.visits import nodes_in, replace_nodes
+from ..kernels.blocked_sums import SHORT_SUM
+from .lanes import MIN_POINTS, over_lanes, wide_lanes
+from .reduction import Reduction
+from .threads import one_thread_per_point
+
+_MAX_TERMS = 128
+"""Terms of a window at most: one thread takes them all in."""
+
+_MAX_SPAN = 16
+"""Terms along the axis of a tile at most: they become straight code."""
+
+_TILE_RESULTS = 32
+"""Results of a thread that leave registers for what it reads."""
+
+_MAX_NEIGHBORS = 8
+"""Results along an axis that are wished for at most: more share little more."""
+
+_MAX_SHARE = 0.75
+"""How much of what each result alone would read a tile may read, to be worth it."""
+
+_MAX_BLOCKED = 8
+"""Rows, and vectors of neighbors, of a block's results: some kilobytes, and whole cache lines."""
+
+
+def reads_windows(stage: Stage) -> bool:
+    """Whether a stage reduces the elements of windows, of few terms each, that may overlap."""
+    if not stage.reduced or None in (axis.extent for axis in stage.axes):
+        return False
+    return volume(stage.reduced) <= _MAX_TERMS and any(
+        _is_windowed(access, [a.var for a in stage.spatial], [a.var for a in stage.reduced])
+        for access in stage.loads
+    )
+
+
+def _is_windowed(access: Any, spatial: Sequence[Any], reduced: Sequence[Any]) -> bool:
+    """Whether an index of an access depends on both a result and a term."""
+    return any(
+        any(uses(at, var) for var in spatial) and any(uses(at, var) for var in reduced)
+        for at in access.indices
+    )
+
+
+def window_launch(reduction: Reduction) -> Any | None:
+    """The launch of a reduction by tiles of results; None if neighbors share too little."""
+    tile = _tile(reduction)
+    return None if tile is None else _Launch(reduction, tile).statement()
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What a thread computes.
+
+    Attributes
+    ----------
+    along : For
+        The loop over results that neighbors are taken from.
+    term : For
+        The loop over terms by which their windows overlap.
+    results : int
+        Neighbors of a tile.
+    lanes : int
+        Results of each along the innermost loop, which are neighbors in memory.
+    rows : list of For
+        Other loops over results whose windows overlap.
+    """
+
+    along: Any
+    term: Any
+    results: int
+    lanes: int
+    rows: list[Any]
+
+
+def _tile(reduction: Reduction) -> _Tile | None:
+    """The tile that is worth it, if there is one."""
+    loops = [*reduction.spatial, *reduction.reduced]
+    extents = [static(each.extent) for each in loops]
+    if None in extents or any(static(each.min) != 0 for each in loops):
+        return None
+    if not reduction.are_apart or not reduction.reduced or not reduction.spatial:
+        return None
+    terms = math.prod(int(each.extent) for each in reduction.reduced)
+    results = math.prod(int(each.extent) for each in reduction.spatial)
+    # An index that is read is not known before.
+    if (
+        terms > _MAX_TERMS
+        or results < MIN_POINTS
+        or any(nodes_in(list(access.indices), Load) for access in reduction.loads)
+    ):
+        return None
+    lanes = _lanes(reduction)
+    axes = reduction.spatial[:-1] if lanes > 1 else reduction.spatial
+    pairs = [
+        (along, term)
+        for along in reversed(axes)
+        for term in reversed(reduction.reduced)
+        if int(along.extent) > 1
+        and 1 < int(term.extent) <= _MAX_SPAN
+        and any(_is_windowed(a, [along.loop_var], [term.loop_var]) for a in reduction.loads)
+    ]
+    for along, term in pairs:
+        number = _neighbors(int(along.extent), min(max(_TILE_RESULTS // lanes, 2), _MAX_NEIGHBORS))
+        tile = _Tile(along, term, number, lanes, _unique(a for a, _ in pairs if a is not along))
+        if _share(reduction, tile) <= _MAX_SHARE:
+            return tile
+    return None
+
+
+def _unique(loops: Iterator[Any]) -> list[Any]:
+    """Loops without those that come again."""
+    return list({each.loop_var: each for each in loops}.values())
+
+
+def _lanes(reduction: Reduction) -> int:
+    """How many results along the innermost loop a thread has."""
+    innermost = reduction.spatial[-1]
+    terms = [each.loop_var for each in reduction.reduced]
+    accesses = [*reduction.loads, *(t.store for t in reduction.targets if t.store is not None)]
+    if not any(stride(each, innermost.loop_var) == 1 for each in reduction.loads) or any(
+        _is_windowed(each, [innermost.loop_var], terms) for each in reduction.loads
+    ):
+        return 1
+    return math.gcd(wide_lanes(accesses), int(innermost.extent))
+
+
+def _neighbors(extent: int, wished: int) -> int:
+    """How many results along an axis make a tile: a divisor of the extent, if one will do."""
+    most = min(2 * wished, _MAX_NEIGHBORS)
+    fitting = [n for n in range(most, 1, -1) if extent % n == 0]
+    return wished if wished in fitting or not fitting else fitting[0]
+
+
+def _share(reduction: Reduction, tile: _Tile) -> float:
+    """How much of what each result alone would read in windows a tile reads."""
+    analyzer = tvm.sym.Analyzer()
+    group = variable("group")
+    analyzer.bind(group, tvm.ir.Range(0, -(-int(tile.along.extent) // tile.results)))
+    accesses = [
+        each
+        for each in reduction.loads
+        if _is_windowed(each, [tile.along.loop_var], [tile.term.loop_var])
+    ]
+    read, alone = 0, 0
+    for access in accesses:
+        known: list[Any] = []
+        for number in range(tile.results):
+            for term in range(int(tile.term.extent)):
+                at = {
+                    tile.along.loop_var: group * tile.results + number,
+                    tile.term.loop_var: index(term),
+                }
+                place = [analyzer.simplify(substitute_values(i, at)) for i in access.indices]
+                alone += 1
+                if not any(tvm_ffi.structural_equal(place, each) for each in known):
+                    known.append(place)
+        read += len(known)
+    return read / alone
+
+
+class _Launch:
+    """Writes the launch of a reduction by tiles."""
+
+    def __init__(self, reduction: Reduction, tile: _Tile):
+        self._reduction, self._tile = reduction, tile
+        self._lane = variable("lane")
+        self._group = loop(
+            variable("group"), -(-int(tile.along.extent) // tile.results), tirx.Evaluate(0)
+        )
+        self._loops, self._values = self._blocked()
+        self._analyzer = tvm.sym.Analyzer()
+        for each in (*self._loops, *reduction.reduced):
+            extent = tvm.ir.Range.from_min_extent(each.min, each.extent)
+            self._analyzer.bind(each.loop_var, extent)
+        self._analyzer.bind(self._lane, tvm.ir.Range(0, tile.lanes))
+        dtypes = [str(target.result.dtype) for target in reduction.targets]
+        size = tile.results * tile.lanes
+        self._held = [registers("held", (size,), dtype) for dtype in dtypes]
+        self._parts = [registers("part", (size,), dtype) for dtype in dtypes]
+
+    def _blocked(self) -> tuple[list[Any], dict[Any, Any]]:
+        """The loops whose points have a thread each, and the values of the reduction's in them.
+
+        Neighboring threads have neighboring vectors, then rows, then tiles.
+        """
+        tile, values = self._tile, {}
+        outer: list[Any] = []
+        inner: list[Any] = []
+        for each in self._reduction.spatial:
+            if each is tile.along:
+                continue
+            number: Any = index(0)
+            extent, lanes = int(each.extent), 1
+            if tile.lanes > 1 and each is self._reduction.spatial[-1]:
+                lanes = tile.lanes
+            cut = lanes > 1 or (tile.lanes > 1 and each in tile.rows)
+            count = extent // lanes
+            near = max(n for n in range(1, _MAX_BLOCKED + 1) if count % n == 0) if cut else 1
+            for part, into in ((count // near, outer), (near, inner)):
+                if part > 1:
+                    into.append(loop(variable(each.loop_var.name), part, tirx.Evaluate(0)))
+                    number = number * part + into[-1].loop_var
+            values[each.loop_var] = number if lanes == 1 else number * lanes + self._lane
+        return [*outer, self._group, *inner], values
+
+    def statement(self) -> Any:
+        """The launch."""
+        body = sequence(
+            *(tirx.AllocBuffer(held) for held in self._held),
+            *self._started(self._held),
+            *self._reduced(),
+            *self._stored(),
+        )
+        return one_thread_per_point(self._loops, body)
+
+    def _at(self, number: Any) -> dict[Any, Any]:
+        """The values of the reduction's loops over results, at one of a tile."""
+        tile = self._tile
+        return {
+            **self._values,
+            tile.along.loop_var: self._group.loop_var * tile.results + number,
+        }
+
+    def _each(self, statements: Sequence[Any]) -> Any:
+        """Statements for each lane."""
+        own = variable("lane")
+        body = substitute_values(sequence(*statements), {self._lane: own})
+        return over_lanes(own, self._tile.lanes, body)
+
+    def _held_at(self, held: Sequence[Any], number: int) -> list[Any]:
+        """What a thread has of a result."""
+        return [load(buffer, self._place(number)) for buffer in held]
+
+    def _place(self, number: int) -> list[Any]:
+        return [index(number * self._tile.lanes) + self._lane]
+
+    def _written(self, held: Sequence[Any], number: int, values: Sequence[Any]) -> Any:
+        """The statement that changes what a thread has of a result."""
+        place = self._place(number)
+        return self._each([store(b, place, v) for b, v in zip(held, values, strict=True)])
+
+    def _started(self, held: Sequence[Any]) -> list[Any]:
+        return [
+            self._written(
+                held,
+                number,
+                [substitute_values(v, self._at(number)) for v in self._reduction.initial],
+            )
+            for number in range(self._tile.results)
+        ]
+
+    def _reduced(self) -> list[Any]:
+        """The statements that take all terms in.
+
+        Long sums of rows are added up apart, so that they round as those of a tree do.
+        """
+        reduction, tile = self._reduction, self._tile
+        outer = [each for each in reduction.reduced if each is not tile.term]
+        terms = math.prod(int(each.extent) for each in reduction.reduced)
+        in_parts = terms > SHORT_SUM and reduction.combine is not None and bool(outer)
+        held = self._parts if in_parts else self._held
+        statements = self._row(held)
+        if in_parts:
+            combine = reduction.combine
+            assert combine is not None
+            both = (
+                combine(self._held_at(self._held, n), self._held_at(held, n))
+                for n in range(tile.results)
+            )
+            added = [self._written(self._held, n, values) for n, values in enumerate(both)]
+            allocated = [tirx.AllocBuffer(part) for part in held]
+            statements = [*allocated, *self._started(held), *statements, *added]
+        body = sequence(*statements)
+        for each in reversed(outer):
+            body = loop(each.loop_var, each.extent, body)
+        return [body]
+
+    def _row(self, held: Sequence[Any]) -> list[Any]:
+        """The statements that take in all terms along the tile's axis."""
+        tile = self._tile
+        shared = _SharedLoads(self._analyzer, self._lane, tile.lanes)
+        updates = []
+        for term in range(int(tile.term.extent)):
+            for number in range(tile.results):
+                values = self._reduction.update(self._held_at(held, number))
+                at = {**self._at(number), tile.term.loop_var: index(term)}
+                values = [shared.read(substitute_values(value, at)) for value in values]
+                updates.append(self._written(held, number, values))
+        return [*shared.statements(self._each), *updates]
+
+    def _stored(self) -> list[Any]:
+        """The statements that store what a thread has."""
+        tile = self._tile
+        extent = int(tile.along.extent)
+        is_vector = tile.lanes == 1 and tile.along is self._reduction.spatial[-1]
+        if is_vector and extent % tile.results == 0:
+            own = variable("lane")
+            stored = self._stores(own, [load(held, [own]) for held in self._held])
+            stored = [substitute_values(each, {self._lane: index(0)}) for each in stored]
+            return [over_lanes(own, tile.results, each) for each in stored]
+        statements = []
+        for number in range(tile.results):
+            stored = self._stores(number, self._held_at(self._held, number))
+            statement = sequence(*(self._each([each]) for each in stored))
+            if extent % tile.results:
+                result = self._at(number)[tile.along.loop_var]
+                statement = tirx.IfThenElse(result < extent, statement, None)
+            statements.append(statement)
+        return statements
+
+    def _stores(self, number: Any, values: Sequence[Any]) -> list[Any]:
+        """The statements that store what there is of a result of a tile, for a lane."""
+        return [
+            substitute_values(each, self._at(number))
+            for target, value in zip(self._reduction.targets, values, strict=True)
+            for each in target.stored(value)
+        ]
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A load that a thread makes once.
+
+    Attributes
+    ----------
+    load : TensorLoad
+    condition : Expr
+        Under which it is made.
+    otherwise : Expr
+        What there is if it is not made.
+    held : Buffer
+        In registers, with an element for each lane, or one.
+    """
+
+    load: Any
+    condition: Any
+    otherwise: Any
+    held: Any
+
+
+class _SharedLoads:
+    """The loads of straight code, each made once, before it, and only inside of its tensor.
+
+    Parameters
+    ----------
+    analyzer : Analyzer
+        It knows the ranges of all variables.
+    lane : Var
+    lanes : int
+    """
+
+    def __init__(self, analyzer: Any, lane: Any, lanes: int):
+        self._analyzer, self._lane, self._lanes = analyzer, lane, lanes
+        self._shared: list[_Shared] = []
+        self._conditions: list[tuple[Any, Any]] = []
+
+    def read(self, value: Any) -> Any:
+        """An expression that reads registers."""
+        value = replace_nodes(value, tvm.ir.Call, self._chosen)
+        return replace_nodes(value, Load, self._from_registers)
+
+    def statements(self, each: Any) -> list[Any]:
+        """The statements that make the loads; `each` makes one for all lanes of one for a lane."""
+        statements: list[Any] = []
+        for shared in self._shared:
+            made = self._moved(shared, shared.load, each)
+            holds = self._decided(shared.condition)
+            if static(holds) != 1:
+                statements.append(self._moved(shared, shared.otherwise, each))
+                made = tirx.IfThenElse(holds, made, None)
+            statements.append(made)
+        held = [*(held for _, held in self._conditions), *(each.held for each in self._shared)]
+        decided = [store(held, [index(0)], condition) for condition, held in self._conditions]
+        return [*map(tirx.AllocBuffer, held), *decided, *statements]
+
+    def _moved(self, shared: _Shared, value: Any, each: Any) -> Any:
+        if int(shared.held.shape[0]) == 1:
+            return store(shared.held, [index(0)], value)
+        return each([store(shared.held, [self._lane], value)])
+
+    def _chosen(self, call: Any) -> Any:
+        """A choice that is made once: between an element and a number, or always the same.
+
+        Of some windows that lie over an element there is none at some places of a tile.
+        """
+        if not is_conditional(call):
+            return call
+        condition, chosen, other = call.args
+        condition = self._analyzer.simplify(condition)
+        if static(condition) is not None:
+            return chosen if static(condition) else other
+        if isinstance(chosen, Load) and _is_number(other):
+            return self._from_registers(chosen, condition, other)
+        return tirx.if_then_else(self._decided(condition), chosen, other)
+
+    def _decided(self, condition: Any) -> Any:
+        """A condition that all lanes have in common, from a register.
+
+        In expressions, TVM's analyzer would take what it says of quotients for granted, and divide
+        by zero.
+        """
+        if static(condition) is not None or uses(condition, self._lane):
+            return condition
+        for known, held in self._conditions:
+            if tvm_ffi.structural_equal(known, condition):
+                return load(held, [index(0)])
+        held = registers("holds", (1,), "bool")
+        self._conditions.append((condition, held))
+        return load(held, [index(0)])
+
+    def _from_registers(self, access: Any, condition: Any = None, otherwise: Any = None) -> Any:
+        """The value of a load, from the registers that hold it."""
+        if access.source.scope() != "global":
+            return access
+        simplify = self._analyzer.simplify
+        kept = access if condition is None else tirx.if_then_else(condition, access, otherwise)
+        indices = [simplify(at) for at in access.indices]
+        always = tirx.const(True, "bool")
+        asked = always if condition is None else simplify(condition)
+        if uses(asked, self._lane):
+            return kept
+        with self._analyzer.constraint_scope(asked):
+            bounds = [
+                bound
+                for at, extent in zip(indices, access.source.shape, strict=True)
+                for bound in (at >= 0, at < extent)
+                if not self._analyzer.can_prove(bound)
+            ]
+        asked = simplify(reduce(tirx.And, bounds, asked))
+        if uses(asked, self._lane):
+            return kept
+        dtype = str(access.source.dtype)
+        otherwise = tirx.const(0, dtype) if otherwise is None else otherwise
+        made = load(access.source, indices)
+        for known in self._shared:
+            if all(
+                tvm_ffi.structural_equal(a, b)
+                for a, b in (
+                    (known.load, made),
+                    (known.condition, asked),
+                    (known.otherwise, otherwise),
+                )
+            ):
+                return self._value(known.held)
+        lanes = self._lanes if any(uses(at, self._lane) for at in indices) else 1
+        held = registers("read", (lanes,), dtype)
+        self._shared.append(_Shared(made, asked, otherwise, held))
+        return self._value(held)
+
+    def _value(self, held: Any) -> Any:
+        return load(held, [index(0) if int(held.shape[0]) == 1 else self._lane])
+
+
+def _is_number(value: Any) -> bool:
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return isinstance(value, tirx.FloatImm | tirx.IntImm)
