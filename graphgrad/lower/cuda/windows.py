@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import tvm
@@ -24,19 +23,17 @@ from tvm import tirx
 
 from ...ir.kernel_structure import (
     Load,
-    Stage,
-    is_conditional,
     static,
     stride,
     substitute_values,
     uses,
-    volume,
 )
 from ...ir.loops import index, load, loop, registers, sequence, store, variable
-from ...ir.visits import nodes_in, replace_nodes
+from ...ir.visits import nodes_in
 from ..kernels.blocked_sums import SHORT_SUM
 from .lanes import MIN_POINTS, over_lanes, wide_lanes
 from .reduction import Reduction
+from .shared_loads import SharedLoads
 from .threads import one_thread_per_point
 
 _MAX_TERMS = 128
@@ -56,16 +53,6 @@ _MAX_SHARE = 0.75
 
 _MAX_BLOCKED = 8
 """Rows, and vectors of neighbors, of a block's results: some kilobytes, and whole cache lines."""
-
-
-def reads_windows(stage: Stage) -> bool:
-    """Whether a stage reduces the elements of windows, of few terms each, that may overlap."""
-    if not stage.reduced or None in (axis.extent for axis in stage.axes):
-        return False
-    return volume(stage.reduced) <= _MAX_TERMS and any(
-        _is_windowed(access, [a.var for a in stage.spatial], [a.var for a in stage.reduced])
-        for access in stage.loads
-    )
 
 
 def _is_windowed(access: Any, spatial: Sequence[Any], reduced: Sequence[Any]) -> bool:
@@ -193,6 +180,28 @@ def _share(reduction: Reduction, tile: _Tile) -> float:
     return read / alone
 
 
+def blocked(each: Any, lanes: int, is_blocked: bool, outer: list[Any], inner: list[Any]) -> Any:
+    """The number of a vector along a loop, from new loops over blocks of vectors and in a block.
+
+    Parameters
+    ----------
+    each : For
+    lanes : int
+        Points of a vector; they divide those of the loop.
+    is_blocked : bool
+    outer, inner : list of For
+        To which the loops over blocks, and in a block, are appended.
+    """
+    count = int(each.extent) // lanes
+    near = max(n for n in range(1, _MAX_BLOCKED + 1) if count % n == 0) if is_blocked else 1
+    number: Any = index(0)
+    for part, into in ((count // near, outer), (near, inner)):
+        if part > 1:
+            into.append(loop(variable(each.loop_var.name), part, tirx.Evaluate(0)))
+            number = number * part + into[-1].loop_var
+    return number
+
+
 class _Launch:
     """Writes the launch of a reduction by tiles."""
 
@@ -218,24 +227,17 @@ class _Launch:
 
         Neighboring threads have neighboring vectors, then rows, then tiles.
         """
-        tile, values = self._tile, {}
+        tile, spatial = self._tile, self._reduction.spatial
         outer: list[Any] = []
         inner: list[Any] = []
-        for each in self._reduction.spatial:
+        values: dict[Any, Any] = {}
+        for each in spatial:
             if each is tile.along:
                 continue
-            number: Any = index(0)
-            extent, lanes = int(each.extent), 1
-            if tile.lanes > 1 and each is self._reduction.spatial[-1]:
-                lanes = tile.lanes
-            cut = lanes > 1 or (tile.lanes > 1 and each in tile.rows)
-            count = extent // lanes
-            near = max(n for n in range(1, _MAX_BLOCKED + 1) if count % n == 0) if cut else 1
-            for part, into in ((count // near, outer), (near, inner)):
-                if part > 1:
-                    into.append(loop(variable(each.loop_var.name), part, tirx.Evaluate(0)))
-                    number = number * part + into[-1].loop_var
-            values[each.loop_var] = number if lanes == 1 else number * lanes + self._lane
+            lanes = tile.lanes if each is spatial[-1] else 1
+            is_blocked = tile.lanes > 1 and (lanes > 1 or each in tile.rows)
+            number = blocked(each, lanes, is_blocked, outer, inner)
+            values[each.loop_var] = number * lanes + (self._lane if lanes > 1 else 0)
         return [*outer, self._group, *inner], values
 
     def statement(self) -> Any:
@@ -313,7 +315,7 @@ class _Launch:
     def _row(self, held: Sequence[Any]) -> list[Any]:
         """The statements that take in all terms along the tile's axis."""
         tile = self._tile
-        shared = _SharedLoads(self._analyzer, self._lane, tile.lanes)
+        shared = SharedLoads(self._analyzer, self._lane, tile.lanes)
         updates = []
         for term in range(int(tile.term.extent)):
             for number in range(tile.results):
@@ -350,143 +352,3 @@ class _Launch:
             for target, value in zip(self._reduction.targets, values, strict=True)
             for each in target.stored(value)
         ]
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """A load that a thread makes once.
-
-    Attributes
-    ----------
-    load : TensorLoad
-    condition : Expr
-        Under which it is made.
-    otherwise : Expr
-        What there is if it is not made.
-    held : Buffer
-        In registers, with an element for each lane, or one.
-    """
-
-    load: Any
-    condition: Any
-    otherwise: Any
-    held: Any
-
-
-class _SharedLoads:
-    """The loads of straight code, each made once, before it, and only inside of its tensor.
-
-    Parameters
-    ----------
-    analyzer : Analyzer
-        It knows the ranges of all variables.
-    lane : Var
-    lanes : int
-    """
-
-    def __init__(self, analyzer: Any, lane: Any, lanes: int):
-        self._analyzer, self._lane, self._lanes = analyzer, lane, lanes
-        self._shared: list[_Shared] = []
-        self._conditions: list[tuple[Any, Any]] = []
-
-    def read(self, value: Any) -> Any:
-        """An expression that reads registers."""
-        value = replace_nodes(value, tvm.ir.Call, self._chosen)
-        return replace_nodes(value, Load, self._from_registers)
-
-    def statements(self, each: Any) -> list[Any]:
-        """The statements that make the loads; `each` makes one for all lanes of one for a lane."""
-        statements: list[Any] = []
-        for shared in self._shared:
-            made = self._moved(shared, shared.load, each)
-            holds = self._decided(shared.condition)
-            if static(holds) != 1:
-                statements.append(self._moved(shared, shared.otherwise, each))
-                made = tirx.IfThenElse(holds, made, None)
-            statements.append(made)
-        held = [*(held for _, held in self._conditions), *(each.held for each in self._shared)]
-        decided = [store(held, [index(0)], condition) for condition, held in self._conditions]
-        return [*map(tirx.AllocBuffer, held), *decided, *statements]
-
-    def _moved(self, shared: _Shared, value: Any, each: Any) -> Any:
-        if int(shared.held.shape[0]) == 1:
-            return store(shared.held, [index(0)], value)
-        return each([store(shared.held, [self._lane], value)])
-
-    def _chosen(self, call: Any) -> Any:
-        """A choice that is made once: between an element and a number, or always the same.
-
-        Of some windows that lie over an element there is none at some places of a tile.
-        """
-        if not is_conditional(call):
-            return call
-        condition, chosen, other = call.args
-        condition = self._analyzer.simplify(condition)
-        if static(condition) is not None:
-            return chosen if static(condition) else other
-        if isinstance(chosen, Load) and _is_number(other):
-            return self._from_registers(chosen, condition, other)
-        return tirx.if_then_else(self._decided(condition), chosen, other)
-
-    def _decided(self, condition: Any) -> Any:
-        """A condition that all lanes have in common, from a register.
-
-        In expressions, TVM's analyzer would take what it says of quotients for granted, and divide
-        by zero.
-        """
-        if static(condition) is not None or uses(condition, self._lane):
-            return condition
-        for known, held in self._conditions:
-            if tvm_ffi.structural_equal(known, condition):
-                return load(held, [index(0)])
-        held = registers("holds", (1,), "bool")
-        self._conditions.append((condition, held))
-        return load(held, [index(0)])
-
-    def _from_registers(self, access: Any, condition: Any = None, otherwise: Any = None) -> Any:
-        """The value of a load, from the registers that hold it."""
-        if access.source.scope() != "global":
-            return access
-        simplify = self._analyzer.simplify
-        kept = access if condition is None else tirx.if_then_else(condition, access, otherwise)
-        indices = [simplify(at) for at in access.indices]
-        always = tirx.const(True, "bool")
-        asked = always if condition is None else simplify(condition)
-        if uses(asked, self._lane):
-            return kept
-        with self._analyzer.constraint_scope(asked):
-            bounds = [
-                bound
-                for at, extent in zip(indices, access.source.shape, strict=True)
-                for bound in (at >= 0, at < extent)
-                if not self._analyzer.can_prove(bound)
-            ]
-        asked = simplify(reduce(tirx.And, bounds, asked))
-        if uses(asked, self._lane):
-            return kept
-        dtype = str(access.source.dtype)
-        otherwise = tirx.const(0, dtype) if otherwise is None else otherwise
-        made = load(access.source, indices)
-        for known in self._shared:
-            if all(
-                tvm_ffi.structural_equal(a, b)
-                for a, b in (
-                    (known.load, made),
-                    (known.condition, asked),
-                    (known.otherwise, otherwise),
-                )
-            ):
-                return self._value(known.held)
-        lanes = self._lanes if any(uses(at, self._lane) for at in indices) else 1
-        held = registers("read", (lanes,), dtype)
-        self._shared.append(_Shared(made, asked, otherwise, held))
-        return self._value(held)
-
-    def _value(self, held: Any) -> Any:
-        return load(held, [index(0) if int(held.shape[0]) == 1 else self._lane])
-
-
-def _is_number(value: Any) -> bool:
-    while isinstance(value, tirx.Cast):
-        value = value.value
-    return isinstance(value, tirx.FloatImm | tirx.IntImm)

@@ -31,7 +31,7 @@ def inline_maps(
     sch: Schedule,
     may_repeat: MayRepeat,
     most_readers: int = 1,
-    takes_maps: Callable[[Stage], bool] = lambda _: False,
+    into_contractions: bool = False,
 ) -> list[Stage]:
     """Inline maps into their readers, where that repeats little work.
 
@@ -44,8 +44,8 @@ def inline_maps(
         operations with those of the maps that were inlined into it.
     most_readers : int
         A map with more stages that read it stays as it is.
-    takes_maps : function
-        Whether the schedule of a contraction is one that does not need plain reads.
+    into_contractions : bool
+        Whether contractions are scheduled as other reductions, which need no plain reads.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def inline_maps(
         if len(readers) > most_readers:
             crowded.append((name, stage))
         if not 1 <= len(readers) <= most_readers or not all(
-            (takes_maps(reader) or not _reads_plainly(stage, reader))
+            (into_contractions or not _reads_plainly(stage, reader))
             and _may_inline(stage, reader, sizes, may_repeat, len(readers))
             for reader in readers
         ):
@@ -105,7 +105,7 @@ def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
     """Whether a map may be inlined into one of its readers; `readers` is how many it has."""
-    if _is_zero_divisor(stage, reader):
+    if _is_zero_divisor(stage, reader) or not _index_types_agree(stage, reader):
         return False
     reads = _reads(reader, stage.stores[0].buffer)
     if sizes[reader.name] + reads * sizes[stage.name] > MAX_INLINED_OPERATIONS:
@@ -147,6 +147,17 @@ def condition_depth(values: Iterable[Any], inlined: Any | None = None, depth: in
     for value in values:
         visit_nodes(value, (Load, tirx.Select, Call), visit, outer_first=True)
     return deepest
+
+
+def _index_types_agree(stage: Stage, reader: Stage) -> bool:
+    """Whether a map is read by indices of the type of its own, for TVM to put them in."""
+    (written,) = stage.stores
+    own = [str(at.ty) for at in written.indices]
+    return all(
+        [str(at.ty) for at in load.indices] == own
+        for load in reader.loads
+        if buffer_of(load).same_as(written.buffer)
+    )
 
 
 def _is_zero_divisor(stage: Stage, reader: Stage) -> bool:

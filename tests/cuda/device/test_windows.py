@@ -84,7 +84,7 @@ def test_windows(name):
     generator = np.random.default_rng(0)
     mod, compiled = program()
     arrays = [
-        generator.uniform(-1.5, 1.5, [int(n) for n in param.ty.shape]).astype(param.ty.dtype)
+        generator.uniform(-1.5, 1.5, [int(n) for n in param.ty.shape]).astype(str(param.ty.dtype))
         for param in mod[f"{name}_vjp"].params
     ]
     compiled.check(f"{name}_vjp", *arrays)
