@@ -35,7 +35,7 @@ import graphgrad as gg
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower.cuda.library.attention import call_attention_library
 from graphgrad.lower.cuda.library.cost import library_pays
-from graphgrad.lower.cuda.library.devices import PROFILES
+from graphgrad.lower.cuda.library.devices import ARCHITECTURES, PROFILES
 from graphgrad.lower.cuda.library.offline import plan_all
 from graphgrad.lower.cuda.library.select import call_libraries, sites_of
 from graphgrad.lower.pipeline import PIPELINES, Lowering
@@ -44,7 +44,6 @@ from graphgrad.runtime.cudnn.plans import WORKSPACE_LIMIT, Plan
 from graphgrad.runtime.cudnn.problem import MATMUL, Problem
 
 PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
-ARCHITECTURES = {"h200": "sm_90", "a100": "sm_80"}
 SECONDS = 60.0
 
 

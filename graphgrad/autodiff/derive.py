@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..errors import GraphGradError, LoweringError, MissingGradientError
+from ..errors import MissingGradientError
 from ..fallback.kernels.expressions import kernel_key
 from ..fallback.kernels.gradient import (
     GradientKernel,
@@ -27,7 +27,7 @@ from ..fallback.kernels.in_place import make_out_of_place
 from ..ir.calls import callee, data_of, result_types
 from ..ir.tensor import Tensor, expression_of, same_shape
 from ..ops.call_te import KernelBuilder
-from ..ops.legalize import lowering_of
+from ..ops.legalize import lower_call, lowering_of
 from ..registry.rule import Rule
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -78,18 +78,7 @@ def _legalization_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
         arguments = [expression_of(value) for value in inputs]
         copied_call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
         builder = KernelBuilder(emitter.builder)
-        try:
-            lowered = legalize(builder, builder.normalize(copied_call))
-        except GraphGradError:
-            raise
-        # What TVM raises where operands or attributes contradict each other, which only a lowering
-        # looks at.
-        except (ValueError, TypeError, IndexError, ZeroDivisionError, RuntimeError) as error:
-            raise LoweringError(
-                f"{call.op.name} cannot be lowered with these operands, so it has no gradient: "
-                f"{str(error).strip().splitlines()[-1] if str(error).strip() else error!r}"
-            ) from error
-        return emitter.emit(lowered)
+        return emitter.emit(lower_call(legalize, builder, builder.normalize(copied_call)))
 
     return Rule(str(call.op.name), "composite", composite, origin="derived")
 

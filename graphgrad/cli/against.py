@@ -65,6 +65,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
         "precision": "float32",
         "memory": None,
         "profile": False,
+        "predict": False,
         "target": "llvm",
         "figure": None,
         "constants": None,

@@ -8,10 +8,12 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..frontend.onnx_import import from_onnx
+from ..profile.prediction import predict
 from ..profile.profile import Profile, profile
 from ..profile.text import budget_text, check_figure_path, timing_text, write_profile_figure
 from ..report.table import show
-from ..train.step import train_step
+from ..train.recipe import recipe
+from ..train.step import DEFAULT_OPTIMIZER, train_step
 from .against import compare
 from .job import chosen_memory, chosen_precision
 from .sample_batch import sample_batch
@@ -24,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Time the training step of a model, and say where the time goes if asked for."""
     if arguments.against is not None:
         return compare(arguments)
+    if arguments.predict:
+        return _predict(arguments)
     if arguments.figure is not None:
         if not arguments.profile and arguments.memory is None:
             raise ArgumentError("--figure draws a profile; give --profile too")
@@ -57,6 +61,30 @@ def run(arguments: argparse.Namespace) -> int:
         show(step_profile if arguments.profile else timing_text(step_profile))
         if without is not None:
             show(budget_text(step_profile, without))
+    return 0
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    """Say what a step takes on a GPU that need not be there."""
+    if arguments.profile or arguments.figure is not None:
+        raise ArgumentError("--predict runs nothing: leave out --profile and --figure")
+    model = from_onnx(arguments.model, constants=arguments.constants or ())
+    made = recipe(
+        model,
+        arguments.loss,
+        DEFAULT_OPTIMIZER,
+        None,
+        arguments.target,
+        arguments.seed,
+        arguments.rules,
+        precision=chosen_precision(arguments.precision, arguments.full_precision),
+        memory=chosen_memory(arguments.memory),
+    )
+    prediction = predict(made, *sample_batch(model, arguments))
+    if arguments.json:
+        print(json.dumps({"model": arguments.model, **prediction.facts()}))
+    else:
+        show(prediction)
     return 0
 
 

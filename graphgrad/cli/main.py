@@ -124,6 +124,11 @@ is a C++ compiler, by torch.compile, images in either memory format: the same we
 each in a process of its own, in turns, the others stopped. Initial losses must agree. There is a
 twin of the files of graphgrad.models, and of convolutional networks like them. The machine should
 be idle.
+
+With --predict, compile the step for the GPU --target, on this machine, and predict what it takes
+there at least: the sum over its calls of the largest of bytes / speed of memory, operations / rate
+of the units that compute them, and the time of a launch. That needs a compiler for CUDA (pip
+install 'graphgrad[cuda]'), and cuDNN for its plans (pip install 'graphgrad[cuda-libs]'), no GPU.
 """
 
 BENCH_EXAMPLES = """\
@@ -131,6 +136,7 @@ examples:
   graphgrad bench model.onnx
   graphgrad bench model.onnx --against torch
   graphgrad bench model.onnx --memory 0.6
+  graphgrad bench model.onnx --predict --target h200 --precision bfloat16
   graphgrad bench model.onnx --profile --batch 32
   graphgrad bench model.onnx --profile --figure profile.svg
   graphgrad bench model.onnx --profile --json
@@ -281,8 +287,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     add(
         "--target",
         metavar="TARGET",
-        help="llvm (this host), cuda (its GPU), a tag such as nvidia/nvidia-h100, or JSON such as "
-        f'\'{{"kind": "cuda", "arch": "sm_90"}}\'; default: {default.target}',
+        help="llvm (this host), cuda (its GPU), h200, a100, a tag such as nvidia/nvidia-h100, or "
+        f'JSON such as \'{{"kind": "cuda", "arch": "sm_90"}}\'; default: {default.target}',
     )
     add(
         "--compare-frozen",
@@ -349,6 +355,12 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
         "--against",
         choices=["torch"],
         help="compare with a twin in PyTorch, eager and compiled, in turns",
+    )
+    add(
+        "--predict",
+        action="store_true",
+        help="say what a step takes at least on the GPU --target, h200 or a100, which need not be "
+        "here; runs nothing",
     )
     add("--profile", action="store_true", help="say where time and memory go")
     add("--figure", metavar="FILE", help="draw the profile, as .svg or .png (needs matplotlib)")

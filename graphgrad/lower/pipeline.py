@@ -309,12 +309,23 @@ def compile(
     executable, _ = compiled_once(mod, resolved, options, make)
     if str(resolved.kind.name) == "llvm":
         prepare_threads()  # the thread that compiles is likely to be the one that runs the program
-    # Where no CUDA runtime is loaded, TVM keeps only the source, which is not compiled yet.
-    for source in executable_sources(executable):
-        # So errors of the source are raised here. An export finds the code in a cache.
-        machine_code(source, arch_of(resolved))
+    check_sources(executable, resolved)
     give_back()
     return executable
+
+
+def check_sources(executable: Any, target: tvm.target.Target) -> None:
+    """Compile the CUDA source that is in an executable, so that its errors are raised here.
+
+    Where no CUDA runtime is loaded, TVM keeps the source alone. An export finds the machine code in
+    a cache.
+
+    Raises
+    ------
+    LoweringError
+    """
+    for source in executable_sources(executable):
+        machine_code(source, arch_of(target))
 
 
 def lower(

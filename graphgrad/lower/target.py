@@ -18,11 +18,12 @@ from ..errors import TargetError
 from ..runtime.threads import threads
 from .cpu.features import missing_features, uses_tiles
 from .cuda.architecture import check_architecture
+from .cuda.library.devices import ARCHITECTURES
 from .device import cuda_absence, cuda_architecture
 
 _ACCEPTED = (
-    'accepted: a kind ("llvm", "cuda"), a tag ("nvidia/nvidia-h100"), a dict such as '
-    '{"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8} or '
+    'accepted: a kind ("llvm", "cuda"), a GPU ("h200", "a100"), a tag ("nvidia/nvidia-h100"), a '
+    'dict such as {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8} or '
     '{"kind": "cuda", "arch": "sm_90"}, or a tvm.target.Target'
 )
 
@@ -38,9 +39,9 @@ def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targ
     Parameters
     ----------
     spec : str, dict or Target
-        A kind, a tag, a configuration (also as JSON) or a finished target. An ``mcpu``,
-        ``num-cores``, ``opt-level`` or ``arch`` that is given is kept, and so is a target of
-        another architecture.
+        A kind, ``"h200"`` or ``"a100"``, a tag, a configuration (also as JSON) or a finished
+        target. An ``mcpu``, ``num-cores``, ``opt-level`` or ``arch`` that is given is kept, and so
+        is a target of another architecture.
 
     Raises
     ------
@@ -110,6 +111,8 @@ def _resolve_gpu(
         It names one that is not served, or none where this machine has no GPU.
     """
     config: Any = {"kind": spec} if spec == "cuda" else spec
+    if isinstance(spec, str) and spec in ARCHITECTURES:
+        return {"kind": "cuda", "arch": ARCHITECTURES[spec]}
     if isinstance(spec, str) and spec.lstrip().startswith("{"):
         with contextlib.suppress(ValueError):  # TVM will say what is wrong with it
             config = json.loads(spec)

@@ -173,6 +173,7 @@ class Aliases:
         self._location: Any = None
         self._by_region: dict[int, list[Use]] | None = None
         self._written: set[int] | None = None
+        self._unused_allocations: set[Any] = set()
         for number, param in enumerate(params):
             self.values[param] = self.regions.fresh(param.ty, ("param", number))
         self.params = [self.values[param] for param in params]
@@ -284,7 +285,18 @@ class Aliases:
         self.regions.unify(closure, captured)
         return closure
 
+    def allocated(self, call: Any, var: Any) -> Tree:
+        """The memory of a new tensor."""
+        tree = self.regions.fresh(call.ty, ("call", var))
+        self._unused_allocations |= {leaf.node for leaf in leaves(tree)}
+        return tree
+
+    def is_unused(self, value: Any) -> bool:
+        """Whether a value is memory that has been allocated, and that no call has used so far."""
+        return any(leaf.node in self._unused_allocations for leaf in leaves(self.values.get(value)))
+
     def use(self, value: Any, tree: Tree, var: Any, writes: bool) -> None:
         """Record that the call bound to `var` reads the memory of an argument, or writes to it."""
         for leaf in leaves(tree):
+            self._unused_allocations.discard(leaf.node)
             self.uses.append(Use(self._position, self._path, var, value, leaf, writes))

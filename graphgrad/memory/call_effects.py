@@ -41,6 +41,8 @@ _IDENTITY_OPS = frozenset(
 )
 """Ops whose result may be the memory of their first argument."""
 
+_ALLOCATION = "relax.builtin.alloc_tensor"
+
 _RESHAPES = frozenset(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
 """Ops whose result lowering makes a view of all of their argument, where it can."""
 
@@ -92,13 +94,15 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     """
     operator = call.op
     if isinstance(operator, relax.ExternFunc):
-        return _packed(aliases, call, call.args, var, effects_of(callee(call)))
+        return _extern(aliases, call, var)
     if isinstance(operator, tvm.ir.GlobalVar):
         return _function(aliases, call, operator, list(call.args), var)
     if not isinstance(operator, tvm.ir.Op):
         # The operator is a variable: a closure, which may have captured anything.
         return _record_opaque_call(aliases, call, [operator, *call.args], var, writes=True)
     name = str(operator.name)
+    if name == _ALLOCATION:
+        return aliases.allocated(call, var)
     record = _EFFECTS_BY_OP.get(name)
     if record is not None:
         tree: Tree = record(aliases, call, var)
@@ -130,6 +134,20 @@ def _record_opaque_call(
         # It may also write to memory that an earlier call has kept.
         aliases.use(call, Leaf(OUTSIDE, ("outside",)), var, writes)
     return result
+
+
+def _extern(aliases: Aliases, call: Any, var: Any) -> Tree:
+    """Take in a call of a packed function by its name.
+
+    A `call_dps_packed` becomes one when its results are allocated. These are arguments then, and of
+    arguments the function is declared to leave alone what it does not name: but what is allocated
+    for a call, and used by nothing before, is there to be written.
+    """
+    effects = effects_of(callee(call))
+    if effects is not None:
+        results = {number for number, each in enumerate(call.args) if aliases.is_unused(each)}
+        effects = replace(effects, mutates=effects.mutates | results)
+    return _packed(aliases, call, call.args, var, effects)
 
 
 def _packed(

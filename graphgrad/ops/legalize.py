@@ -13,7 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax, topi
 
-from ..errors import ArgumentError, GraphGradError
+from ..errors import ArgumentError, GraphGradError, LoweringError
+from ..ir import provenance
 from ..ir.attributes import Attributes
 from ..ir.tensor import Emitter
 
@@ -30,6 +31,30 @@ def lowering_of(op: Any) -> Legalization | None:
     """The lowering of an op (tvm.ir.Op): graphgrad's, else TVM's; None if neither has one."""
     lowering: Legalization | None = LEGALIZATIONS.get(op.name) or op.get_attr("FLegalize")
     return lowering
+
+
+def lower_call(lowering: Legalization, builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """What a lowering makes of a call.
+
+    Raises
+    ------
+    LoweringError
+        The op cannot be lowered with these operands.
+    """
+    try:
+        return lowering(builder, call)
+    except GraphGradError:
+        raise
+    # What TVM raises where operands or attributes contradict each other, which only a lowering
+    # looks at.
+    except (ValueError, TypeError, IndexError, ZeroDivisionError, RuntimeError) as error:
+        node = provenance.read(call.span).node
+        where = f" at ONNX node {node!r}" if node else ""
+        operands = ", ".join(str(argument.ty) for argument in call.args)
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise LoweringError(
+            f"{call.op.name}{where} cannot be lowered with these operands: {operands}: {reason[0]}"
+        ) from error
 
 
 def legalization(*ops: str) -> Callable[[Legalization], Legalization]:

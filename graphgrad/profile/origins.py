@@ -8,7 +8,8 @@ What is not recognized is unknown; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.provenance import Provenance, read
-from .terms import Terms, bindings_of, calls_kernel, variables_read
+from .terms import Terms, bindings_of, calls_kernel, calls_packed, variables_read
 
 _LEGALIZATION = "LegalizeOps"
 _FUSION = "FuseOps"
@@ -44,12 +45,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel in a lowered function.
+    """A call of a kernel, or of a packed function, in a lowered function.
 
     Attributes
     ----------
     kernel : str
-        Its name in the lowered module.
+        Its name in the lowered module; of a packed function, the one that it is registered by.
     binding : relax.VarBinding
         What it is bound to, before memory is planned.
     origins : tuple of Origin
@@ -74,6 +75,8 @@ class OriginRecorder:
     ----------
     calls : list of KernelCall
         In the order in which they run, once the module is lowered.
+    packed_calls : list of KernelCall
+        Likewise, of packed functions, such as a library's.
     module : IRModule or None
         The lowered module that holds `calls`, before memory is planned.
     added : frozenset of str
@@ -87,6 +90,7 @@ class OriginRecorder:
         self._made_of: Mapping[Any, tuple[Any, ...]] = {}
         self._reads: dict[Any, list[Any]] = {}
         self.calls: list[KernelCall] = []
+        self.packed_calls: list[KernelCall] = []
         self.module: tvm.IRModule | None = None
         self.added: frozenset[str] = frozenset()
 
@@ -105,7 +109,9 @@ class OriginRecorder:
             self._fused.learn(function)
         elif name == _LAST:
             self.module = mod
-            self.calls = list(self._kernel_calls(function))
+            computed = list(self._computed_by_calls(function))
+            self.calls = [call for call in computed if calls_kernel(call.binding.value)]
+            self.packed_calls = [call for call in computed if calls_packed(call.binding.value)]
 
     def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
         """Look at what a pass has made."""
@@ -135,18 +141,18 @@ class OriginRecorder:
         self._made_of = made_of
         self._reads = {b.var: variables_read(b.value) for b in bindings_of(function)}
 
-    def _kernel_calls(self, function: relax.Function) -> Iterator[KernelCall]:
-        """Yield the kernel calls of a function in order, each with its origins."""
+    def _computed_by_calls(self, function: relax.Function) -> Iterator[KernelCall]:
+        """Yield calls of kernels and of packed functions in order, each with its origins."""
         bindings = bindings_of(function)
         items: dict[Any, list[Any]] = {}
         for binding in bindings:
             if isinstance(binding.value, relax.TupleGetItem):
                 items.setdefault(binding.value.tuple_value, []).append(binding.var)
         for binding in bindings:
-            if calls_kernel(binding.value):
+            if calls_kernel(binding.value) or calls_packed(binding.value):
                 results = [binding.var, *items.get(binding.var, [])]
                 origins = self._computed(results, variables_read(binding.value))
-                yield KernelCall(str(binding.value.args[0].name_hint), binding, origins)
+                yield KernelCall(_name(binding.value.args[0]), binding, origins)
 
     def _computed(self, results: list[Any], read_by_kernel: list[Any]) -> tuple[Origin, ...]:
         """The bindings between what a kernel reads and its results.
@@ -172,6 +178,56 @@ class OriginRecorder:
             unvisited += self._reads[var]
         order = [var for var in self._origins if var in bindings_found]
         return tuple(dict.fromkeys(self._origins[var] for var in order))
+
+
+@contextmanager
+def recorded_origins(function: str) -> Iterator[OriginRecorder]:
+    """A recorder of what becomes of a function that is lowered inside the ``with`` block."""
+    recorder = OriginRecorder(function)
+    current = tvm.transform.PassContext.current()
+    watched = tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        required_pass=current.required_pass,
+        disabled_pass=current.disabled_pass,
+        instruments=[*current.instruments, recorder],
+        config=current.config,
+    )
+    with watched:
+        yield recorder
+
+
+def phases_of(origins: Sequence[Origin]) -> str:
+    """The phases of the step that origins belong to, joined by `` + ``."""
+    return " + ".join(dict.fromkeys(map(_phase, origins)))
+
+
+def classes_of(origins: Sequence[Origin]) -> str:
+    """The operators of the ONNX file that origins belong to, joined by `` + ``."""
+    return " + ".join(dict.fromkeys(map(_class, origins)))
+
+
+def nodes_of(origins: Sequence[Origin]) -> tuple[str, ...]:
+    """The names of the ONNX nodes that origins belong to, each once."""
+    nodes = (origin.provenance.node for origin in origins)
+    return tuple(dict.fromkeys(node for node in nodes if node))
+
+
+def _name(callee: Any) -> str:
+    """The name of a kernel or of a packed function."""
+    is_packed = isinstance(callee, relax.ExternFunc)
+    return str(callee.global_symbol if is_packed else callee.name_hint)
+
+
+def _phase(origin: Origin) -> str:
+    """The phase of the step that an origin belongs to."""
+    if origin.provenance.origin is not None and not origin.provenance.primal:
+        return "backward"
+    return "update" if origin.provenance.op_type == "update" else "forward"
+
+
+def _class(origin: Origin) -> str:
+    """The operator of the ONNX file that an origin belongs to, else the Relax op."""
+    return origin.provenance.op_type or origin.op.removeprefix("relax.")
 
 
 def _kernels(mod: tvm.IRModule) -> frozenset[str]:

@@ -28,7 +28,15 @@ from ..train.inputs import Inputs
 from ..train.step import TrainStep
 from .html import report_page, write_report
 from .memory import MemoryTimeline, memory_timeline, planned_calls, planned_timeline
-from .origins import KernelCall, Origin, OriginRecorder
+from .origins import (
+    KernelCall,
+    Origin,
+    OriginRecorder,
+    classes_of,
+    nodes_of,
+    phases_of,
+    recorded_origins,
+)
 from .text import profile_tables
 
 UNKNOWN = "unknown"
@@ -324,16 +332,7 @@ class _Watch:
     def lowering(self, name: str, budget: FunctionBudget) -> Iterator[None]:
         """Watch the passes that lower a function, inside the ``with`` block."""
         self._function, self._budget = name, budget
-        recorder = OriginRecorder(name)
-        current = tvm.transform.PassContext.current()
-        watched = tvm.transform.PassContext(
-            opt_level=current.opt_level,
-            required_pass=current.required_pass,
-            disabled_pass=current.disabled_pass,
-            instruments=[*current.instruments, recorder],
-            config=current.config,
-        )
-        with watched:
+        with recorded_origins(name) as recorder:
             yield
         self._recorder = recorder
 
@@ -461,23 +460,11 @@ def _described(called: Called, origins: Sequence[Origin], call: int | None) -> K
     return KernelTime(
         name,
         seconds,
-        " + ".join(dict.fromkeys(map(_phase, origins))),
-        " + ".join(dict.fromkeys(map(_class, origins))),
-        tuple(dict.fromkeys(provenance.node for provenance in provenances if provenance.node)),
+        phases_of(origins),
+        classes_of(origins),
+        nodes_of(origins),
         tuple(sorted({p.origin for p in provenances if p.origin and not p.primal})),
         call,
         size,
         dtypes,
     )
-
-
-def _phase(origin: Origin) -> str:
-    """The phase of the step that an origin belongs to."""
-    if origin.provenance.origin is not None and not origin.provenance.primal:
-        return "backward"
-    return "update" if origin.provenance.op_type == "update" else "forward"
-
-
-def _class(origin: Origin) -> str:
-    """The operator of the ONNX file that an origin belongs to, else the Relax op."""
-    return origin.provenance.op_type or origin.op.removeprefix("relax.")

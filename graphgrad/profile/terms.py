@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import tvm
@@ -149,10 +149,19 @@ def bindings_of(function: relax.Function) -> list[Any]:
 
 def calls_kernel(value: Any) -> bool:
     """Whether an expression is a call of a PrimFunc."""
+    return _calls(value, _KERNEL_CALLS)
+
+
+def calls_packed(value: Any) -> bool:
+    """Whether an expression is a call of a packed function that writes into tensors it is given."""
+    return _calls(value, ("relax.call_dps_packed",))
+
+
+def _calls(value: Any, ops: Collection[str]) -> bool:
     return (
         isinstance(value, tvm.ir.Call)
         and isinstance(value.op, tvm.ir.Op)
-        and str(value.op.name) in _KERNEL_CALLS
+        and str(value.op.name) in ops
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,7 @@ def write_profile_figure(
     )
     bars.set_yticks(
         range(len(classes)),
-        [_short(f"{class_time.op_class}, {class_time.phase}") for class_time in classes],
+        [shortened(f"{class_time.op_class}, {class_time.phase}") for class_time in classes],
     )
     bars.invert_yaxis()
     bars.set(xlabel="ms per step", title=_headline(profile))
@@ -188,7 +189,7 @@ def _classes(profile: Profile) -> list[RenderableType]:
     rows: list[list[RenderableType]] = [
         [
             class_time.phase,
-            _short(class_time.op_class),
+            shortened(class_time.op_class),
             ", ".join(class_time.gradients),
             ", ".join(class_time.dtypes),
             str(class_time.calls),
@@ -207,7 +208,7 @@ def _kernels(profile: Profile) -> Table:
     """The table of the slowest kernels."""
     slowest = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)[:_KERNELS_SHOWN]
     rows = [
-        [_short(kernel.kernel), f"{1e3 * kernel.seconds:.3f}", kernel.phase, _nodes(kernel)]
+        [shortened(kernel.kernel), f"{1e3 * kernel.seconds:.3f}", kernel.phase, _nodes(kernel)]
         for kernel in slowest
     ]
     return table(["slowest kernels", "ms", "phase", "nodes"], rows, right=[1])
@@ -244,14 +245,24 @@ def _live(tensor: LiveTensor, by_call: dict[int, KernelTime]) -> list[str]:
     """The row of a tensor that is in use at the peak."""
     kernel = None if tensor.call is None else by_call.get(tensor.call)
     computed = f"{kernel.op_class}, {_nodes(kernel)}" if kernel is not None else ""
-    return [_short(tensor.name), f"{tensor.bytes / 1e6:.2f}", tensor.kind, _short(computed, 70)]
+    return [
+        shortened(tensor.name),
+        f"{tensor.bytes / 1e6:.2f}",
+        tensor.kind,
+        shortened(computed, 70),
+    ]
 
 
 def _nodes(kernel: KernelTime) -> str:
     """The first of a kernel's nodes; its class if it has none."""
-    shown = ", ".join(kernel.nodes[:_NODES_SHOWN])
-    more = len(kernel.nodes) - _NODES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown or kernel.op_class
+    return listed(kernel.nodes) or kernel.op_class
+
+
+def listed(nodes: Sequence[str]) -> str:
+    """The first of some nodes, and how many more there are."""
+    shown = ", ".join(nodes[:_NODES_SHOWN])
+    more = len(nodes) - _NODES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _rest(count: int, noun: str) -> list[str]:
@@ -259,7 +270,7 @@ def _rest(count: int, noun: str) -> list[str]:
     return [f"and {count} more {noun}"] if count > 0 else []
 
 
-def _short(text: str, width: int = _NAME_WIDTH) -> str:
+def shortened(text: str, width: int = _NAME_WIDTH) -> str:
     """Text cut to a width, with an ellipsis if something is left out."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 

@@ -29,11 +29,13 @@ from .step_functions import StepFunctions
 from .step_loss import ReadLoss, StepLoss
 from .tensors import Arrays, as_arrays
 
+DEFAULT_OPTIMIZER = SGD(0.1, momentum=0.9)
+
 
 def train_step(
     model: Model,
     loss: LossChoice = "cross_entropy",
-    optimizer: Optimizer = SGD(0.1, momentum=0.9),  # noqa: B008 (frozen)
+    optimizer: Optimizer = DEFAULT_OPTIMIZER,
     wrt: str | Sequence[str] | None = None,
     target: Any = "llvm",
     accumulate: int = 1,

@@ -67,6 +67,8 @@ def test_resolving_twice_changes_nothing():
         ({"kind": "cuda", "arch": "sm_90"}, "sm_90"),
         ('{"kind": "cuda", "arch": "sm_80"}', "sm_80"),
         ("nvidia/nvidia-h100", "sm_90a"),
+        ("h200", "sm_90"),
+        ("a100", "sm_80"),
         (tvm.target.Target({"kind": "cuda", "arch": "sm_86"}), "sm_86"),
     ],
     ids=label,

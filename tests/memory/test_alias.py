@@ -253,3 +253,18 @@ def test_the_cost_grows_with_the_number_of_bindings():
 
     short, long = (len(build(n).regions._parent) for n in (50, 100))
     assert long < 2.2 * short
+
+
+def test_a_declared_function_writes_what_was_allocated_for_its_results():
+    """`call_dps_packed` passes results behind the arguments, which no declaration names."""
+    x = relax.Var("x", TENSOR)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        doubled = builder.emit(op.call_dps_packed(aliasing.DECLARED_DOUBLE, x, TENSOR))
+        result = builder.emit(op.call_dps_packed(aliasing.DECLARED_DOUBLE, doubled, TENSOR))
+        builder.emit_func_output(result)
+    mod = relax.transform.CallTIRRewrite()(builder.get())
+    aliases = Module(mod.functions).function(mod.get_global_var("main"))
+    first, second = (aliases.region(aliases.values[var]) for var in (doubled, result))
+    used = [(aliases.region(use.leaf), use.writes) for use in aliases.uses]
+    assert used[1:] == [(first, True), (first, False), (second, True)]

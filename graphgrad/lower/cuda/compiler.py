@@ -113,6 +113,17 @@ def machine_code(source: str, arch: str) -> bytes:
     return _by_nvrtc(source, arch) if nvcc is None else _by_nvcc(nvcc, source, arch)
 
 
+def check_compiler() -> None:
+    """Raise unless there is a compiler for CUDA source.
+
+    Raises
+    ------
+    LoweringError
+    """
+    if find_nvcc() is None:
+        _load_nvrtc()
+
+
 def find_nvcc() -> str | None:
     """The path of nvcc: on the PATH, in the toolkit named by CUDA_HOME or the usual one."""
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]

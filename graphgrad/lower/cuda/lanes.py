@@ -125,6 +125,25 @@ def widen_accesses(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(_widened(func.body, tvm.sym.Analyzer()))
 
 
+def unroll_flags(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A scheduled PrimFunc in which no vectorized loop reads or writes booleans.
+
+    TVM would take each for 16 bits of memory. Schedules of TVM's own, and kernels written by hand,
+    have such loops.
+    """
+
+    def unrolled(vectors: Any) -> Any:
+        accesses = nodes_in(vectors.body, (Load, tirx.BufferStore))
+        if vectors.kind == ForKind.VECTORIZED and any(
+            str(buffer_of(access).dtype) == "bool" for access in accesses
+        ):
+            var, first, extent, body = vectors.loop_var, vectors.min, vectors.extent, vectors.body
+            return tirx.For(var, first, extent, ForKind.UNROLLED, body)
+        return vectors
+
+    return func.with_body(replace_nodes(func.body, tirx.For, unrolled))
+
+
 def _widened(statement: Any, analyzer: Any) -> Any:
     """A statement with its loops over lanes replaced.
 

@@ -24,7 +24,7 @@ from ...ir.rewrite import map_kernels
 from ...ir.visits import nodes_in
 from ...tvm_fixes.hooks import tir_passes
 from .intrinsics import widen_half, wrap_narrowed, write_exact_expressions
-from .lanes import widen_accesses
+from .lanes import unroll_flags, widen_accesses
 from .names import identifiers, name_launched
 
 SCHEDULED = "tirx.is_scheduled"
@@ -257,7 +257,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
             for name, func in mod.functions.items()
             if str(func.attrs["target"].kind.name) != "cuda" or RUNS_ON_HOST in func.attrs
         )
-        wide = _map_device_functions(mod, widen_accesses)
+        wide = _map_device_functions(mod, lambda func: widen_accesses(unroll_flags(func)))
         exact = _map_device_functions(wide, lambda func: wrap_narrowed(widen_half(func)))
         lowered = _lowered(exact, lower)
         refuse_host_code(lowered, host_functions)

@@ -17,7 +17,7 @@ from tvm import relax
 
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in
-from ...ops.legalize import LEGALIZATIONS, Legalization, lowering_of
+from ...ops.legalize import LEGALIZATIONS, Legalization, lower_call, lowering_of
 from ..codegen.cache.lowerings import is_lowered_by_tvm_or_graphgrad
 
 _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")
@@ -83,13 +83,13 @@ class _Known:
             arguments = call.args[:]
             described = _description(call, arguments)
             if described is None:
-                return lowering(builder, call)
+                return lower_call(lowering, builder, call)
             key = (str(call.op.name), _repetitions(arguments), tvm_ffi.structural_hash(described))
             same_key = self._lowered.setdefault(key, [])
             for lowered in same_key:
                 if tvm_ffi.structural_equal(lowered.described, described):
                     return lowered.again(arguments)
-            result = lowering(builder, call)
+            result = lower_call(lowering, builder, call)
             positions = _argument_positions(result, arguments)
             if positions is not None:
                 same_key.append(_LoweredCall(described, result, positions))

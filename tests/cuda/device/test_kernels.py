@@ -115,6 +115,18 @@ CONTRACTIONS = {
     "matmul-batched": (op.matmul, (3, 7, 5), (3, 5, 11)),
     "matmul-vector": (op.matmul, (29,), (29, 31)),
     "matmul-deep": (op.matmul, (3, 1031), (1031, 2)),
+    "matmul-chosen": (
+        lambda x, w, flags, y: op.where(flags, op.matmul(x, w), y),
+        (12, 6),
+        (6, 20),
+        ("bool", 12, 20),
+        (12, 20),
+    ),
+    "matmul-signs": (
+        lambda x, w: op.greater(op.matmul(x, w), relax.const(0.0, "float32")),
+        (12, 6),
+        (6, 20),
+    ),
     "conv": (
         lambda x, w: op.nn.conv2d(x, w, strides=2, padding=1),
         (2, 3, 9, 7),
@@ -140,7 +152,7 @@ HANDMADE = {
 }
 """Functions by kind and name, and the shapes they take; float32 unless a shape says otherwise.
 
-Extents are odd or prime, so that no tile fits.
+Most extents are odd or prime, so that no tile fits.
 """
 
 KINDS = {"map": MAPS, "reduction": REDUCTIONS, "contraction": CONTRACTIONS, "handmade": HANDMADE}
@@ -170,6 +182,8 @@ def program(kind):
 
 
 def drawn(dtype, extents, generator):
+    if dtype == "bool":
+        return generator.random(extents) < 0.5
     if dtype == "int64":
         return generator.integers(0, 5, extents)
     return generator.uniform(-1.5, 1.5, extents).astype(dtype)

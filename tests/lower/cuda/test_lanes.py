@@ -2,9 +2,11 @@
 
 import pytest
 from tvm import te, tirx, topi
+from tvm.script import tirx as T
 
 from graphgrad.ir.loops import block, bound, index, load, store, variable
-from graphgrad.lower.cuda.lanes import over_lanes, widen_accesses
+from graphgrad.ir.visits import nodes_in
+from graphgrad.lower.cuda.lanes import over_lanes, unroll_flags, widen_accesses
 from tests.lower.cuda.sources import cuda_source, program
 
 ROWS, COLUMNS = 64, 512
@@ -45,6 +47,24 @@ def test_elements_of_several_rows(shape, kind):
         return te.compute(x.shape, lambda n, c, h, w: x(n, c, h, w) * s(c))
 
     assert wide(source(scaled, shape, shape[1:2]), kind) == (1, 1)
+
+
+@T.prim_func(private=True, s_tir=True)
+def chosen_in_vectors(x: T.Buffer((64,)), flags: T.Buffer((64,), "bool"), y: T.Buffer((64,))):
+    T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True})
+    for thread in T.thread_binding(32, thread="threadIdx.x"):
+        for i in T.vectorized(2):
+            with T.sblock("chosen"):
+                v = T.axis.spatial(64, thread * 2 + i)
+                y[v] = T.Select(flags[v], x[v], T.float32(0))
+
+
+def test_no_vectors_have_booleans():
+    def kinds(func):
+        return [loop.kind for loop in nodes_in(func.body, tirx.For)][:-1]
+
+    assert kinds(chosen_in_vectors) == [tirx.ForKind.VECTORIZED]
+    assert kinds(unroll_flags(chosen_in_vectors)) == [tirx.ForKind.UNROLLED]
 
 
 def test_odd_numbers_of_elements_stay_apart():

@@ -5,6 +5,8 @@ import pytest
 import tvm
 from tvm import relax
 
+from graphgrad.errors import LoweringError
+from graphgrad.ir.provenance import span_of
 from graphgrad.lower.graph import legalize as repeated
 from graphgrad.lower.graph.legalize import _Known, legalize_ops
 from graphgrad.ops.legalize import LEGALIZATIONS
@@ -122,3 +124,12 @@ def test_what_somebody_else_has_registered_is_left_to_tvm(is_known, monkeypatch)
     legalize_ops(module(lambda _, x: op.exp(x), tensor_type(3)))
     assert ("relax.exp" in given) == is_known
     assert set(given) - {"relax.exp"} == set(LEGALIZATIONS)
+
+
+def test_operands_that_no_lowering_takes_are_told_with_the_node():
+    def mean_of_nothing(builder, x):
+        mean = op.mean(x, 0)
+        return relax.Call(mean.op, mean.args, mean.attrs, span=span_of("pool", "ReduceMean"))
+
+    with pytest.raises(LoweringError, match=r"relax\.mean at ONNX node 'pool'.*\(0, 3\).*Divide"):
+        legalize_ops(module(mean_of_nothing, tensor_type(0, 3, dtype="int32")))

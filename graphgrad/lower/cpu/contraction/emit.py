@@ -51,31 +51,29 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
         Stores the results, through an epilogue if there is one.
     """
     kind = ForKind.PARALLEL if plan.parallel else ForKind.SERIAL
-    panels = {factor: panels_of(contraction, plan, factor, axis) for factor, axis in plan.packed}
-    emitter = _Emitter(contraction, plan, result_store, panels, kind)
-    fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in panels.values()]
-    statement, buffers = emitter.nest()
+    frame = Frame(contraction, plan)
+    panels = {factor: panels_of(frame, factor, axis) for factor, axis in plan.packed}
+    shared = [factor_panels for factor_panels in panels.values() if not factor_panels.first]
+    fills = [filled(contraction, plan, factor_panels, kind) for factor_panels in shared]
+    statement, buffers = _Emitter(frame, result_store, panels, kind).nest()
     if contraction.are_pairs and not plan.matrices:
         statement = attach_definitions(statement)
     return block(
         "contraction",
         *fills,
         statement,
-        buffers=[*(factor_panels.buffer for factor_panels in panels.values()), *buffers],
+        buffers=[*(factor_panels.buffer for factor_panels in shared), *buffers],
     )
 
 
 class _Emitter:
-    """The writer of the loops of one contraction, whose panels are filled already."""
+    """The writer of the loops of one contraction; panels that tasks share are filled already."""
 
     def __init__(
-        self,
-        contraction: Contraction,
-        plan: Plan,
-        result_store: ResultStore,
-        panels: dict[int, Panels],
-        kind: ForKind,
+        self, frame: Frame, result_store: ResultStore, panels: dict[int, Panels], kind: ForKind
     ) -> None:
+        contraction, plan = frame.contraction, frame.plan
+        self._frame = frame
         self._contraction = contraction
         self._plan = plan
         self._sink = result_store
@@ -88,8 +86,7 @@ class _Emitter:
 
     def nest(self) -> tuple[Any, list[Any]]:
         """The loops over all tasks, and the buffers that must exist around them."""
-        plan = self._plan
-        frame = Frame(self._contraction, plan)
+        plan, frame = self._plan, self._frame
         parallel_loops = [*plan.parts, *plan.tasks]
         if not plan.accumulates:
             body = self._task(frame.around(plan.tiles, self._tile(frame, None, [])))
@@ -120,13 +117,18 @@ class _Emitter:
         return sequence(frame.in_parallel(parallel_loops, body, self._kind), store_nest), [sums]
 
     def _task(self, body: Any) -> Any:
-        """A statement that computes tiles, with what registers for matrices need around it."""
-        plan = self._plan
-        if not plan.matrices:
-            return body
-        pairs = plan.length(plan.terms[-1].axis)
-        body = configured(register_rows(plan.rows), plan.lanes, pairs, body)
-        return block("task", body, buffers=[self._gathered])
+        """A statement that computes tiles, with the panels and registers that are its own."""
+        plan, buffers = self._plan, []
+        if plan.matrices:
+            pairs = plan.length(plan.terms[-1].axis)
+            body = configured(register_rows(plan.rows), plan.lanes, pairs, body)
+            buffers.append(self._gathered)
+        for panels in self._panels.values():
+            if panels.first:
+                fill = filled(self._contraction, plan, panels, ForKind.SERIAL)
+                body = sequence(fill, body)
+                buffers.append(panels.buffer)
+        return block("task", body, buffers=buffers) if buffers else body
 
     def _partial_sums(self, scope: Sequence[Loop]) -> Any:
         """The buffer with a tile of sums for each trip of the loops in `scope`."""
@@ -332,7 +334,8 @@ class _Emitter:
         positions = {self._plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
         if self._plan.matrices:
             positions[self._plan.terms[-1].axis.var] = frame.trip(self._plan.terms[-1])
-        return panels.load(indices, frame.tile_of(panels.axis), positions[panels.axis.var])
+        tile = frame.trip(self._plan.tiles[-1]) if panels.first else frame.tile_of(panels.axis)
+        return panels.load(indices, tile, positions[panels.axis.var])
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """The statement that sets the partial sums of a tile to zero."""

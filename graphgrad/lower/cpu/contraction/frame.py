@@ -83,6 +83,10 @@ class Frame:
         """The first index of a tile along an axis."""
         return self._start(axis, self._loops)
 
+    def start_of_task(self, axis: Axis) -> Any:
+        """The first index along an axis of all tiles of a task."""
+        return self._start(axis, self.plan.tasks)
+
     def line(self, axis: Axis) -> Any:
         """The first index along an axis that the innermost loop reaches in any of its trips."""
         return self._start(axis, self._loops[:-1])

@@ -16,6 +16,7 @@ from ....ir.kernel_structure import Axis, substitute_values
 from ....ir.loops import ceil_div, fused, loop, loops, variable
 from ...kernels.contraction import Contraction, known
 from ..register_transpose import SIDES, transpose_square
+from .frame import Frame
 from .plan import Plan
 
 _BLOCK_TERMS = 16
@@ -45,6 +46,9 @@ class Panels:
         The other axes of the result that the factor depends on.
     inner : list of Axis
         The axes summed over that the factor depends on.
+    first : dict
+        Of panels that a task fills for itself, the index at which it begins along `axis` and along
+        the other axes of the result that the factor depends on, by variable; else empty.
     """
 
     factor: int
@@ -52,6 +56,7 @@ class Panels:
     buffer: Any
     outer: list[Axis]
     inner: list[Axis]
+    first: Mapping[Any, Any]
 
     def load(self, indices: Mapping[Any, Any], tile: Any, position: Any) -> Any:
         """The load of an element.
@@ -68,14 +73,21 @@ class Panels:
         return tirx.BufferLoad(self.buffer, [*outer, tile, *inner, position])
 
 
-def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> Panels:
+def panels_of(frame: Frame, factor: int, axis: Axis) -> Panels:
     """The panels that a factor is to be copied into, with elements side by side along `axis`.
 
-    All axes that the factor depends on have static extents.
+    All axes that the factor depends on have static extents. Where no other task reads them, each
+    task fills those that it needs: they stay in its cache, and take memory once for each thread.
     """
+    contraction, plan = frame.contraction, frame.plan
     outer = [
         other for other in contraction.used_by(factor, contraction.spatial) if other is not axis
     ]
+    first = {}
+    if _is_of_task(plan, axis, outer):
+        first = {other.var: frame.start(other) for other in outer}
+        first[axis.var] = frame.start_of_task(axis)
+        outer = []
     reduced_axes = [
         other for other in contraction.used_by(factor, contraction.reduced) if other is not axis
     ]
@@ -83,10 +95,33 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
     terms = {loop.axis.var: loop.axis for loop in plan.terms}
     inner = [term for term in terms.values() if any(term is reduced for reduced in reduced_axes)]
     length = plan.length(axis)
-    tiles = ceil_div(axis.extent, length)
+    tiles = plan.tiles[-1].trips if first else ceil_div(axis.extent, length)
     shape = [*(a.extent for a in outer), tiles, *(a.extent for a in inner), length]
     buffer = tirx.decl_buffer(shape, contraction.factor_dtype, "panels")
-    return Panels(factor, axis, buffer, outer, inner)
+    return Panels(factor, axis, buffer, outer, inner, first)
+
+
+def _is_of_task(plan: Plan, axis: Axis, outer: list[Axis]) -> bool:
+    """Whether each panel is read by one task, which goes through all terms of its panels at once.
+
+    Tasks then go along the axes of the panels alone, and all tiles of one have the same panels.
+    """
+    if plan.accumulates or not plan.tasks or not plan.tiles or axis is not plan.vector:
+        return False
+    *others, group = plan.tasks
+    tile = plan.tiles[-1]
+    # Groups that end early would fill panels that are none.
+    is_even = tile.trips and group.step == tile.trips * tile.step
+    is_whole = is_even and group.step * (group.trips or 0) == tile.step * ceil_div(
+        axis.extent, tile.step
+    )
+    return (
+        bool(is_whole)
+        and group.axis is axis
+        and tile.axis is axis
+        and len(others) == len(outer)
+        and all(any(loop.axis is other for loop in others) for other in outer)
+    )
 
 
 def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
@@ -113,6 +148,7 @@ def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKi
     dtype = str(axis.var.ty.dtype)
     variables = _variables(panels)
     tile, position = variable("tile", dtype), variable("place", dtype)
+    tiles = int(panels.buffer.shape[len(panels.outer)])
     outer_loops = [(variables[outer_axis.var], outer_axis.extent) for outer_axis in panels.outer]
     block_loops = []
     for term_axis, count in _blocks(contraction, panels):
@@ -123,8 +159,8 @@ def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKi
             block_loops.append((term, count))
         else:
             block_loops.append((variables[term_axis.var], count))
-    outer_loops.append((tile, ceil_div(axis.extent, length)))
-    indices = {**variables, axis.var: _index(plan, axis, tile, position)}
+    outer_loops.append((tile, tiles))
+    indices = {**panels.first, **variables, axis.var: _index(plan, panels, tile, position)}
     value = substitute_values(contraction.factors[panels.factor], indices)
     body = tirx.BufferStore(panels.buffer, value, panels.load(indices, tile, position).indices)
     block_loops = [(var, trips) for var, trips in block_loops if trips > 1]
@@ -187,14 +223,14 @@ def _transpose_nest(
     ]
     outer_loops = [
         *((variables[other_axis.var], other_axis.extent) for other_axis in other_axes),
-        (tile, ceil_div(axis.extent, plan.length(axis))),
+        (tile, int(panels.buffer.shape[len(panels.outer)])),
         (strip, plan.length(axis) // side),
         (run, runs),
     ]
 
     def read(row: Any, lane: Any) -> Any:
-        position = _index(plan, axis, tile, strip * side + row)
-        indices = {**variables, along.var: start + lane, axis.var: position}
+        position = _index(plan, panels, tile, strip * side + row)
+        indices = {**panels.first, **variables, along.var: start + lane, axis.var: position}
         return substitute_values(contraction.factors[panels.factor], indices)
 
     def store(column: int, values: Any) -> Any:
@@ -232,12 +268,15 @@ def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:
     return blocks
 
 
-def _index(plan: Plan, axis: Axis, tile: Any, position: Any) -> Any:
-    """The index along `axis` of an element of a tile.
+def _index(plan: Plan, panels: Panels, tile: Any, position: Any) -> Any:
+    """The index along the axis of panels of an element of a tile.
 
     In a ragged tile it is the one at which `Frame.read` reads that element.
     """
+    axis = panels.axis
     start = tile * plan.length(axis)
+    if panels.first:
+        start = panels.first[axis.var] + start
     if not plan.is_ragged(axis):
         return start + position
     dtype = str(axis.var.ty.dtype)

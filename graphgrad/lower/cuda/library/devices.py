@@ -57,12 +57,14 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
 }
 """The properties by the name of a GPU."""
 
-_BY_ARCHITECTURE = {"sm_90": "h200", "sm_90a": "h200", "sm_80": "a100"}
+ARCHITECTURES = {"h200": "sm_90", "a100": "sm_80"}
+"""Their architectures."""
 
 
 def profile_of(arch: str) -> Mapping[str, Any] | None:
     """The properties of the GPU that stands for an architecture; None if none does."""
-    name = _BY_ARCHITECTURE.get(arch)
+    named = {architecture: name for name, architecture in ARCHITECTURES.items()}
+    name = named.get(arch.removesuffix("a"))
     return None if name is None else PROFILES[name]
 
 

@@ -187,14 +187,18 @@ def _with_calls(func: relax.Function, calls: Sites) -> relax.Function:
     """A function with calls of the library in place of some, by the variables of these."""
     at = {site.place: site for site in calls.values()}
     gone = {each.var for site in calls.values() for each in site.members} | set(calls)
+    contractions: dict[Any, Any] = {}
 
     def changed(binding: Any) -> list[Any]:
+        if binding.var in calls:
+            contractions[calls[binding.var].place] = binding
         if binding.var in at:
             site = at[binding.var]
             # What else reads values on the way computes them again.
             again = [each for each in site.members if each.var not in site.outputs]
             assert site.plan is not None
-            return [*library_call(site.plan, site.tensors, site.outputs, binding), *again]
+            origin = contractions[binding.var]  # that of its epilogue says less
+            return [*library_call(site.plan, site.tensors, site.outputs, origin), *again]
         return [] if binding.var in gone else [binding]
 
     body = rebuilt(func.body, changed)
@@ -205,7 +209,7 @@ def _with_calls(func: relax.Function, calls: Sites) -> relax.Function:
 
 
 def library_call(plan: Plan, tensors: list[Any], outputs: list[Any], at: Any) -> list[Any]:
-    """A call of the library in place of a binding, and those of its results to variables."""
+    """A call of the library that has the origin of a binding, and its results, as variables."""
     workspace = relax.TensorType([max(plan.workspace, LEAST_WORKSPACE)], "uint8")
     text = tvm.ir.StringImm(plan.to_json())
     types = [*(output.ty for output in outputs), workspace]

@@ -68,10 +68,30 @@ def test_sums_that_are_cut_anywhere(terms, flip, parts, blocks, length):
     assert kernel.error(plan) < TOLERANCE
 
 
-def test_groups_of_tiles_that_end_early():
+@pytest.mark.parametrize("columns", [64, 61])
+@pytest.mark.parametrize("flip_b", [False, True])
+@pytest.mark.parametrize("flip", [False, True])
+def test_panels_that_each_task_fills(columns, flip_b, flip):
+    kernel = Kernel(product(5, columns, 9, flip_b=flip_b, flip=flip))
+    plan = plan_of(
+        kernel,
+        tasks=[("j", 32, 2)],
+        tiles=[("i", 1, 5), ("j", 8, 4)],
+        terms=[("k", 1, 9)],
+        packed=((1, "j"),),
+    )
+    assert kernel.error(plan) < TOLERANCE
+
+
+@pytest.mark.parametrize("packed", [(), ((1, "j"),)], ids=label)
+def test_groups_of_tiles_that_end_early(packed):
     kernel = Kernel(product(5, 40, 6))
     plan = plan_of(
-        kernel, tasks=[("j", 16, 3)], tiles=[("i", 1, 5), ("j", 8, 2)], terms=[("k", 1, 6)]
+        kernel,
+        tasks=[("j", 16, 3)],
+        tiles=[("i", 1, 5), ("j", 8, 2)],
+        terms=[("k", 1, 6)],
+        packed=packed,
     )
     assert kernel.error(plan) < TOLERANCE
 

@@ -10,6 +10,7 @@ from tvm import te, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from graphgrad.lower.cpu.contraction import Loop, Plan, plan
+from graphgrad.lower.cpu.contraction.frame import Frame
 from graphgrad.lower.cpu.contraction.pack import filled, panels_of
 from graphgrad.lower.cpu.tuning import Processor
 from tests.guarded_memory import guarded_tensor
@@ -24,8 +25,8 @@ def panels(built, factor, name, **changes):
     kernel = Kernel(built)
     chosen = plan(kernel.contraction, UNIT, kernel.result_store)
     changes = {key: tuple(make(kernel) for make in made) for key, made in changes.items()}
-    chosen = replace(chosen, lanes=16, vectors=2, **changes)
-    made = panels_of(kernel.contraction, chosen, factor, kernel.axis(name))
+    chosen = replace(chosen, lanes=16, vectors=2, tasks=(), **changes)
+    made = panels_of(Frame(kernel.contraction, chosen), factor, kernel.axis(name))
     nest = filled(kernel.contraction, chosen, made, tirx.ForKind.PARALLEL)
     loops = []
     tvm_ffi.structural_walk(nest, (tirx.For, loops.append), order="pre")
@@ -37,7 +38,7 @@ def filled_by(kernel, factor, name, given, lanes, vectors):
     contraction, axis = kernel.contraction, kernel.axis(name)
     terms = tuple(Loop(one, 1, one.extent) for one in contraction.reduced)
     chosen = Plan(axis, lanes, vectors, (), (), (), (), (), terms)
-    made = panels_of(contraction, chosen, factor, axis)
+    made = panels_of(Frame(contraction, chosen), factor, axis)
     nest = filled(contraction, chosen, made, tirx.ForKind.PARALLEL)
     root = SBlockRealize([], tirx.const(True, "bool"), SBlock([], [], [], "root", nest))
     func = tirx.PrimFunc([contraction.loads[factor].source, made.buffer], root)
@@ -96,6 +97,20 @@ def test_elements_without_neighbors_are_copied_in_the_order_of_the_source():
     _, loops = panels(product(64, 96, 3, flip_b=True), 1, "j")
     assert [int(loop.extent) for loop in loops] == [3, 32, 3]
     assert loops[-1].kind == tirx.ForKind.SERIAL
+
+
+@pytest.mark.parametrize(("columns", "is_shared"), [(8000, False), (4800, True)])
+def test_tasks_fill_the_panels_that_they_alone_read(columns, is_shared):
+    """A vocabulary's weight is never copied whole. Few panels are read by several tasks."""
+    kernel = Kernel(product(1024, columns, 768, flip_b=True))
+    chosen = plan(kernel.contraction, UNIT, kernel.result_store)
+    assert chosen.packed == ((1, kernel.axis("j")),)
+    made = panels_of(Frame(kernel.contraction, chosen), *chosen.packed[0])
+    held = int(made.buffer.shape[0]) * chosen.width
+    if is_shared:
+        assert held == columns
+    else:
+        assert held == chosen.tasks[-1].step < columns / 10
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])

@@ -1,0 +1,209 @@
+"""What the calls of a lowered CUDA program cost: launches, bytes, and the time that these need.
+
+A call of a kernel counts with the launches in it; a call of cuDNN as one. Bytes: each tensor that a
+call reads or writes counts once, one of which few elements are read with the 32 bytes around each;
+buffers between the launches of a kernel count twice, workspaces twice. The time of a call is the
+largest of bytes / speed of memory, operations / rate, and the time of its launches: what no kernel
+could beat, not what these kernels take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import SBlockRealize
+
+from ...ir.kernel_structure import buffer_of, static
+from ...ir.tensor import bits
+from ...ir.visits import nodes_in
+from ...runtime.cudnn.engine import NAME
+from ...runtime.cudnn.plans import Plan
+from .library.cost import RATES, Rates, bytes_moved, seconds_by_library
+from .rows import WARP
+from .tensor_cores.device import TF32, multiplied
+
+SECTOR = 32
+"""Bytes of memory that the smallest access moves."""
+
+_COUNTED = (tirx.For, tirx.AllocBuffer, SBlockRealize)
+"""What counts once for each trip of the host's loops around it."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a call of a kernel, or of cuDNN, costs.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel, or of what cuDNN computes.
+    launches : int
+    bytes : int
+        Read and written.
+    seconds : float
+    is_of_library : bool
+        Whether cuDNN computes it.
+    """
+
+    name: str
+    launches: int
+    bytes: int
+    seconds: float
+    is_of_library: bool = False
+
+
+def call_costs(mod: tvm.IRModule, function: str, capability: int) -> list[Cost]:
+    """The costs of the calls in a function of a lowered module, in order.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As `pipeline.lower` makes it for CUDA.
+    function : str
+        The name of the Relax function.
+    capability : int
+        The compute capability of the device, one of those in `library.cost.RATES`.
+    """
+    return list(_call_costs(mod, function, RATES[capability]))
+
+
+def _call_costs(mod: tvm.IRModule, function: str, rates: Rates) -> Iterator[Cost]:
+    costs: dict[str, Cost] = {}
+    for call in nodes_in(mod[function], tvm.ir.Call):
+        if isinstance(call.op, relax.ExternFunc) and str(call.op.global_symbol) == NAME:
+            yield library_cost(call)
+        elif isinstance(call.op, tvm.ir.GlobalVar):
+            name = str(call.op.name_hint)
+            if isinstance(mod[name], tirx.PrimFunc):
+                if name not in costs:
+                    costs[name] = kernel_cost(name, mod[name], rates)
+                yield costs[name]
+
+
+def library_cost(call: Any) -> Cost:
+    """What a call of cuDNN costs, by the plan among its arguments."""
+    text, *_ = (str(each.value) for each in nodes_in(call, tvm.ir.StringImm))
+    plan = Plan.from_json(text)
+    seconds = seconds_by_library(plan, share=1.0)
+    return Cost(f"cuDNN {plan.problem.op}", 1, bytes_moved(plan), seconds, is_of_library=True)
+
+
+def kernel_cost(name: str, func: tirx.PrimFunc, rates: Rates) -> Cost:
+    """What a call of a scheduled kernel costs."""
+    hosts = _loops_of_host(func)
+    launches = sum(
+        _trips(loop, hosts) for loop in nodes_in(func.body, tirx.For) if _is_launch(loop)
+    )
+    tensors = [parameter for parameter in func.params if hasattr(parameter.ty, "shape")]
+    reads = _reads(func)
+    moved = sum(
+        min(_bytes(each.ty), reads.get(str(each.data), math.inf) * SECTOR) for each in tensors
+    )
+    root = getattr(func.body, "block", None)
+    between = [] if root is None else [(buffer, 1) for buffer in root.alloc_buffers]
+    between += [(a.buffer, _trips(a, hosts)) for a in nodes_in(func.body, tirx.AllocBuffer)]
+    moved += 2 * sum(trips * _bytes(b) for b, trips in between if b.scope() == "global")
+    computed = _operations(func) / rates.single + _seconds_on_tensor_cores(func, rates)
+    launched = max(launches, 1)
+    return Cost(
+        name, launched, int(moved), max(moved / rates.bytes, computed, launched * rates.launch)
+    )
+
+
+def _is_launch(loop: Any) -> bool:
+    """Whether a loop is over the blocks of a launch."""
+    return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
+
+
+def _loops_of_host(func: tirx.PrimFunc) -> list[tuple[int, list[Any]]]:
+    """The trips of loops around launches, and what is in them."""
+    return [
+        (static(loop.extent) or 1, nodes_in(loop.body, _COUNTED))
+        for loop in nodes_in(func.body, tirx.For)
+        if loop.thread_binding is None and any(map(_is_launch, nodes_in(loop.body, tirx.For)))
+    ]
+
+
+def _trips(node: Any, hosts: Sequence[tuple[int, list[Any]]]) -> int:
+    """How often the host comes to something that is in its loops."""
+    return math.prod(trips for trips, inner in hosts if any(node.same_as(each) for each in inner))
+
+
+def _bytes(tensor: Any) -> int:
+    extents = [static(extent) or 1 for extent in tensor.shape]
+    return math.prod(extents) * bits(str(tensor.dtype)) // 8
+
+
+def _reads(func: tirx.PrimFunc) -> dict[str, float]:
+    """How many elements a kernel reads at most of each tensor, by the name of its memory.
+
+    Any number of what it writes.
+    """
+    views = {each.buffer: str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
+    reads: Counter[str] = Counter()
+    for access, runs in _accesses(func.body, 1):
+        buffer = buffer_of(access)
+        is_store = isinstance(access, tirx.BufferStore)
+        name = views.get(buffer, str(buffer.data))
+        reads[name] += math.inf if is_store else runs  # type: ignore[assignment]
+    return dict(reads)
+
+
+def _accesses(statement: Any, runs: float) -> Iterator[tuple[Any, float]]:
+    """Yield the loads and stores of a statement, with how often each runs at most."""
+    if isinstance(statement, tirx.For):
+        trips = static(statement.extent)
+        if trips != 0:
+            yield from _accesses(statement.body, runs * (math.inf if trips is None else trips))
+    elif isinstance(statement, tirx.SeqStmt):
+        for each in statement.seq:
+            yield from _accesses(each, runs)
+    elif isinstance(statement, SBlockRealize):
+        for each in filter(None, (statement.block.init, statement.block.body)):
+            yield from _accesses(each, runs)
+    elif isinstance(statement, tirx.IfThenElse):
+        yield from ((load, runs) for load in nodes_in(statement.condition, tvm.ir.TensorLoad))
+        for each in filter(None, (statement.then_case, statement.else_case)):
+            yield from _accesses(each, runs)
+    else:  # loads and stores; what encloses others in another way may run any number of times
+        times = math.inf if hasattr(statement, "body") else runs
+        accesses = (tvm.ir.TensorLoad, tirx.BufferStore)
+        yield from ((each, times) for each in nodes_in(statement, accesses))
+
+
+def _operations(func: tirx.PrimFunc) -> int:
+    """Two for each point of the loops of a block that adds up; one for those of others."""
+    total, hosts = 0, _loops_of_host(func)
+    for realize in nodes_in(func.body, SBlockRealize):
+        block = realize.block
+        points = math.prod(static(each.dom.extent) or 1 for each in block.iter_vars)
+        total += _trips(realize, hosts) * points * (2 if block.init is not None else 1)
+    return total
+
+
+def _seconds_on_tensor_cores(func: tirx.PrimFunc, rates: Rates) -> float:
+    """The time of what warps multiply on tensor cores, in each trip of the loop over stages."""
+    total, hosts = 0.0, _loops_of_host(func)
+    for launch in filter(_is_launch, nodes_in(func.body, tirx.For)):
+        for stages in nodes_in(launch.body, tirx.For):
+            if int(stages.kind) != tirx.ForKind.SERIAL:
+                continue
+            for number, operations in filter(None, map(multiplied, nodes_in(stages, tvm.ir.Call))):
+                warps = _threads(launch) // WARP
+                done = int(launch.extent) * warps * (int(stages.extent) - 1) * operations
+                total += (
+                    _trips(launch, hosts) * done / (rates.tf32 if number == TF32 else rates.half)
+                )
+    return total
+
+
+def _threads(launch: Any) -> int:
+    """Threads of a block."""
+    loops = [each for each in nodes_in(launch.body, tirx.For) if each.thread_binding is not None]
+    return math.prod(int(each.extent) for each in loops)
