@@ -25,6 +25,7 @@ from ...ir.kernel_structure import (
     stages,
     statements_of,
     static,
+    stride,
     substitute_values,
     volume,
 )
@@ -100,7 +101,7 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = schedule_of(func)
-    inline_maps(sch, may_repeat, MAX_READERS, into_contractions=True)
+    inline_maps(sch, may_repeat, MAX_READERS, _keeps_order)
     kernel = _Kernel(join_reductions(sch.mod["main"], reads_bfloat=True))
     kernel.chain_rows()
     for position in range(len(kernel.stages)):
@@ -465,6 +466,13 @@ def _index_of(load: Any, axis: Axis) -> int | None:
     """Which index of a load is an axis; None if not exactly one is."""
     positions = [i for i, index in enumerate(load.indices) if index.same_as(axis.var)]
     return positions[0] if len(positions) == 1 else None
+
+
+def _keeps_order(stage: Stage) -> bool:
+    """Whether a map reads neighbors where it writes neighbors: what reads it may read that."""
+    return bool(stage.axes) and all(
+        stride(access, stage.axes[-1].var) in (0, 1) for access in (*stage.loads, *stage.stores)
+    )
 
 
 def may_repeat(_: Stage, operations: int) -> bool:

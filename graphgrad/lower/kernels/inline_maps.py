@@ -31,7 +31,7 @@ def inline_maps(
     sch: Schedule,
     may_repeat: MayRepeat,
     most_readers: int = 1,
-    into_contractions: bool = False,
+    into_contractions: Callable[[Stage], bool] = lambda _: False,
 ) -> list[Stage]:
     """Inline maps into their readers, where that repeats little work.
 
@@ -44,8 +44,9 @@ def inline_maps(
         operations with those of the maps that were inlined into it.
     most_readers : int
         A map with more stages that read it stays as it is.
-    into_contractions : bool
-        Whether contractions are scheduled as other reductions, which need no plain reads.
+    into_contractions : function
+        Whether a map may go into a contraction that is scheduled as other reductions are, which
+        need no plain reads.
 
     Returns
     -------
@@ -67,7 +68,7 @@ def inline_maps(
         if len(readers) > most_readers:
             crowded.append((name, stage))
         if not 1 <= len(readers) <= most_readers or not all(
-            (into_contractions or not _reads_plainly(stage, reader))
+            (into_contractions(stage) or not _reads_plainly(stage, reader))
             and _may_inline(stage, reader, sizes, may_repeat, len(readers))
             for reader in readers
         ):
