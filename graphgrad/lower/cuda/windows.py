@@ -20,6 +20,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.tirx import ForKind
 
 from ...ir.kernel_structure import (
     Load,
@@ -335,15 +336,15 @@ class _Launch:
             stored = self._stores(own, [load(held, [own]) for held in self._held])
             stored = [substitute_values(each, {self._lane: index(0)}) for each in stored]
             return [over_lanes(own, tile.results, each) for each in stored]
-        statements = []
-        for number in range(tile.results):
-            stored = self._stores(number, self._held_at(self._held, number))
-            statement = sequence(*(self._each([each]) for each in stored))
-            if extent % tile.results:
-                result = self._at(number)[tile.along.loop_var]
-                statement = tirx.IfThenElse(result < extent, statement, None)
-            statements.append(statement)
-        return statements
+        # One statement in a loop: what proves that a kernel may work in place looks for that.
+        result = variable("result")
+        held_at = [index(tile.lanes) * result + self._lane]
+        stored = self._stores(result, [load(held, held_at) for held in self._held])
+        statement = sequence(*(self._each([each]) for each in stored))
+        if extent % tile.results:
+            place = self._at(result)[tile.along.loop_var]
+            statement = tirx.IfThenElse(place < extent, statement, None)
+        return [loop(result, tile.results, statement, ForKind.UNROLLED)]
 
     def _stores(self, number: Any, values: Sequence[Any]) -> list[Any]:
         """The statements that store what there is of a result of a tile, for a lane."""

@@ -68,7 +68,10 @@ def inline_maps(
         if len(readers) > most_readers:
             crowded.append((name, stage))
         if not 1 <= len(readers) <= most_readers or not all(
-            (into_contractions(stage) or not _reads_plainly(stage, reader))
+            (
+                not _reads_plainly(stage, reader)
+                or (into_contractions(stage) and _index_types_agree(stage, reader))
+            )
             and _may_inline(stage, reader, sizes, may_repeat, len(readers))
             for reader in readers
         ):
@@ -106,7 +109,7 @@ def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
     """Whether a map may be inlined into one of its readers; `readers` is how many it has."""
-    if _is_zero_divisor(stage, reader) or not _index_types_agree(stage, reader):
+    if _is_zero_divisor(stage, reader):
         return False
     reads = _reads(reader, stage.stores[0].buffer)
     if sizes[reader.name] + reads * sizes[stage.name] > MAX_INLINED_OPERATIONS:

@@ -3,9 +3,10 @@
 import random
 
 import pytest
-from tvm import te, tirx
+from tvm import te, tirx, topi
 
 from graphgrad.ir.visits import nodes_in
+from graphgrad.memory.overwrite import may_overwrite
 from tests.labels import label
 from tests.lower.cuda.running import run
 from tests.lower.kernel_programs import tensor
@@ -71,6 +72,17 @@ def test_neighbors_read_what_they_share_once():
     result = run([x, w], [windows(x, w, (14, 32), (1, 1), (1, 1), (1, 1))])
     result.agree()
     assert read_at_once(result) == 8 + 2 + 3  # of 8 neighbors 10 columns, and 3 weights
+
+
+@pytest.mark.parametrize("columns", [32, 23])
+def test_an_accumulator_is_overwritten(columns):
+    x, w = tensor(2, 16, columns, 24), tensor(3, 3, 24, name="w")
+    accumulator = tensor(2, 16, columns, 24, name="accumulator")
+    total = windows(x, w, (16, columns), (1, 1), (1, 1), (1, 1))
+    result = run([x, w, accumulator], [topi.add(total, accumulator)])
+    result.agree()
+    assert read_at_once(result)
+    assert may_overwrite(result.func, result.func.params[2], result.func.params[3])
 
 
 def test_long_sums_are_added_up_by_rows():
