@@ -1,9 +1,9 @@
 """The accuracy policy on a short training run: what became of a network, against a reference.
 
 The reference is computed in float64. A run in float64 must agree with it tensor by tensor. A run in
-float32 may be at most four times as far from it as torch's run in float32 is, in the norm over all
-tensors of a kind: the change of the parameters, the change of the statistics, the momenta. A single
-wrong element shows in that norm, because it is orders of magnitude above rounding.
+another precision may be at most four times as far from it as torch's run in that is, in the norm
+over all tensors of a kind: the change of the parameters, the change of the statistics, the momenta.
+A single wrong element shows in that norm, because it is orders of magnitude above rounding.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def complaints_float64(run: Trajectory, reference: Trajectory) -> list[str]:
     return found
 
 
-def complaints_float32(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[str]:
-    """Return what is wrong with a run in float32, given torch's distances to the same reference."""
+def complaints_against(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[str]:
+    """Return what is wrong with a run, given torch's distances in the same precision."""
     allowed = {kind: FACTOR * distance for kind, distance in theirs.items()}
     allowed["losses"] = max(allowed["losses"], LOSS_FLOOR)
     return [

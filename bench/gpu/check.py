@@ -15,14 +15,14 @@ import numpy as np
 import paths  # noqa: F401 (where `channel` is found)
 from accuracy import (
     Trajectory,
-    complaints_float32,
+    complaints_against,
     complaints_float64,
     distances,
     worst_tensor,
 )
 from channel import private_output, send, told
 from kit import Kit
-from reference import Reference, in_dtype, load
+from reference import Reference, in_dtype, load, stored_in
 
 
 def main() -> None:
@@ -40,15 +40,16 @@ def check(kit: Kit, case: str, by: str) -> dict[str, Any]:
     reference = load(kit.reference(family))
     run = RUNS[by](kit, case, reference)
     ours = distances(run, reference.exact)
+    theirs = reference.distances_in(dtype)
     complaints = []
     if dtype == "float64":
         complaints = complaints_float64(run, reference.exact)
     elif by == "graphgrad":
-        complaints = complaints_float32(ours, reference.torch)
+        complaints = complaints_against(ours, theirs)
     return {
         "losses": run.losses,
         "distances": ours,
-        "torch_cpu_distances": reference.torch,
+        "torch_cpu_distances": theirs,
         "worst": worst_tensor(run, reference.exact),
         "complaints": complaints,
     }
@@ -57,7 +58,7 @@ def check(kit: Kit, case: str, by: str) -> dict[str, Any]:
 def by_graphgrad(kit: Kit, case: str, reference: Reference) -> Trajectory:
     """Make the steps with the exported step."""
     step = kit.load_step(case)
-    dtype = case.rsplit(".", 1)[1]
+    dtype = stored_in(case.rsplit(".", 1)[1])
     losses = [float(step(inputs, labels)) for inputs, labels in in_dtype(reference.batches, dtype)]
     if step.skipped:
         raise ValueError(f"{step.skipped} of {step.steps} steps met something that is not finite")
@@ -74,13 +75,14 @@ def by_graphgrad(kit: Kit, case: str, reference: Reference) -> Trajectory:
 
 
 def by_torch(kit: Kit, case: str, reference: Reference) -> Trajectory:
-    """Make the steps with torch on the same device, without TF32."""
+    """Make the steps with torch on the same device, in the same precision."""
     import torch  # noqa: PLC0415 (a check of graphgrad does without)
     import twins  # noqa: PLC0415
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    family, dtype = case.rsplit(".", 1)
+    family, precision = case.rsplit(".", 1)
+    dtype = stored_in(precision)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     weights = {
         name: array.astype(dtype) if array.dtype.kind == "f" else array
         for name, array in reference.weights.items()
@@ -88,7 +90,8 @@ def by_torch(kit: Kit, case: str, reference: Reference) -> Trajectory:
     batches = in_dtype(reference.batches, dtype)
     rate, momentum = (float(reference.facts[key]) for key in ("rate", "momentum"))
     net = twins.family(family, weights)
-    return twins.trajectory(net, batches, rate, momentum, kit.device)
+    is_half = precision == "bfloat16"
+    return twins.trajectory(net, batches, rate, momentum, kit.device, is_half)
 
 
 RUNS = {"graphgrad": by_graphgrad, "torch": by_torch}

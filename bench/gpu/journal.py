@@ -20,6 +20,7 @@ STATUSES = (PASSED, FAILED, BROKEN, SKIPPED, MEASURED, OUT_OF_MEMORY)
 NO_TIME = "no time was left"
 
 CHECK_HEADER = ["check", "by", "status", "momenta", "torch CPU", "worst tensor", "s"]
+FURTHEST_HEADER = ["calls", "times", "ms", "predicted ms"]
 BENCHMARK_HEADER = [
     "timed model, contender",
     "status",
@@ -40,7 +41,7 @@ class Line:
     Attributes
     ----------
     kind : str
-        ``check`` or ``benchmark``.
+        ``check``, ``tune`` or ``benchmark``.
     name, by : str
         What was run, and by whom.
     status : str
@@ -138,6 +139,8 @@ class Journal:
                 "ratio: time over that of graphgrad fp32. MB: growth of device memory in use "
                 "since the context was made.\nMHz, °C, W: medians after the turns."
             )
+        parts += [text for line in benchmarks if (text := _furthest(line))]
+        parts += [_device(line) for line in self.lines if line.kind == "tune" and line.figures]
         reasons = [
             f"{line.status}: {line.name}, {line.by}: {line.reason.splitlines()[0]}"
             for line in self.lines
@@ -151,8 +154,8 @@ class Journal:
 
     def _write(self) -> None:
         """Write both files anew, each in one step."""
-        _replace(self._folder / "results.json", json.dumps(self.as_json(), indent=1))
-        _replace(self._folder / "results.txt", self.as_text())
+        replace(self._folder / "results.json", json.dumps(self.as_json(), indent=1))
+        replace(self._folder / "results.txt", self.as_text())
 
 
 def say(text: str, line: Line | None = None) -> None:
@@ -161,7 +164,8 @@ def say(text: str, line: Line | None = None) -> None:
     print(f"{text}{reason}"[:400], file=sys.stderr, flush=True)
 
 
-def _replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str) -> None:
+    """Write a file anew, in one step."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
@@ -182,6 +186,34 @@ def _check_cells(line: Line) -> list[str]:
         f"{error:.1e} {tensor}",
         f"{line.seconds:.1f}",
     ]
+
+
+def _furthest(line: Line) -> str:
+    """The calls of a step that are furthest from their prediction, as a table; nothing if unknown.
+
+    Each is waited for, with nothing of what it reads in the cache.
+    """
+    if "furthest" not in line.figures:
+        return ""
+    rows = [
+        [row["name"], str(row["calls"]), f"{row['measured_ms']:.3f}", f"{row['predicted_ms']:.3f}"]
+        for row in line.figures["furthest"]
+    ]
+    head = f"{line.name}, {line.by}: predicted {line.figures['predicted_ms']:.2f} ms; furthest from"
+    return f"{head} their prediction:\n{table(FURTHEST_HEADER, rows)}"
+
+
+def _device(line: Line) -> str:
+    """What the device is, where it is not what was assumed, and how many problems were timed."""
+    figures = line.figures
+    about = f"{figures['device'].get('device')}, cuDNN {figures['device'].get('cudnn')}"
+    others = [f"{n} {a}, assumed {b}" for n, (a, b) in figures["differs_from_assumed"].items()]
+    return "\n".join(
+        [
+            f"{about}: plans of {figures['problems']} of {figures['of']} problems were timed",
+            *others,
+        ]
+    )
 
 
 def _benchmark_cells(line: Line, ours: float | None) -> list[str]:

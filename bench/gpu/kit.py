@@ -15,8 +15,10 @@ import cudart
 import paths
 from timed import Timed
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "kit.json"
+CALLS, PROBLEMS = "calls.json", "problems.json"
+"""What the calls of each timed step should take, and what cuDNN computes in these steps."""
 PYTHON, STEPS, REFERENCES = "python", "steps", "references"
 
 
@@ -37,7 +39,8 @@ class Kit:
     about : dict
         ``format``, ``target``, ``python``, ``versions``, ``checks`` (names such as
         ``mlp.float32``), ``timed`` (by name: ``spec``, ``params``, ``state``), ``failed`` (by name:
-        why graphgrad could not compile it) and ``packed`` (the date).
+        why graphgrad could not compile it), ``device`` (as plans and predictions assume it) and
+        ``packed`` (the date).
 
     Raises
     ------
@@ -80,12 +83,23 @@ class Kit:
         """Return what is timed under a name."""
         return Timed(**self.about["timed"][name]["spec"])
 
+    def calls(self, name: str) -> list[dict[str, Any]] | None:
+        """Return what each call of a step should take; None where that is not known."""
+        return json.loads((self.root / CALLS).read_text(encoding="utf-8")).get(name)
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Return what cuDNN computes in the timed steps, what takes most first."""
+        return json.loads((self.root / PROBLEMS).read_text(encoding="utf-8"))
+
     def load_step(self, name: str, weights: Mapping[str, Any] | None = None) -> Any:
         """Return an exported step, loaded by the loader that lies beside it."""
+        return self.loader(name).ExportedStep(self.steps(name), weights=weights)
+
+    def loader(self, name: str) -> Any:
+        """Return the package that lies beside an exported step, imported."""
         cudart.library()  # TVM finds it only once it is loaded
         sys.path.insert(0, str(self.steps(name)))
-        loader = importlib.import_module("exported_step")
-        return loader.ExportedStep(self.steps(name), weights=weights)
+        return importlib.import_module("exported_step")
 
 
 def environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,31 +23,42 @@ from typing import Any
 
 import paths
 import references
+import tvm
 from families import families
-from kit import FORMAT, MANIFEST, PYTHON, REFERENCES, STEPS
+from kit import CALLS, FORMAT, MANIFEST, PROBLEMS, PYTHON, REFERENCES, STEPS
+from reference import stored_in
 from runtime_files import copy_runtime
-from timed import MOMENTUM, RATE, TIMED, WHOLE, Timed
+from timed import MOMENTUM, PRECISIONS, RATE, TIMED, WHOLE, Timed, step_name, steps_for
 
 import graphgrad as gg
 from graphgrad.errors import GraphGradError
+from graphgrad.lower.cuda.architecture import compute_capability
+from graphgrad.lower.cuda.compiler import arch_of
+from graphgrad.lower.cuda.costs import call_costs, library_plans
+from graphgrad.lower.cuda.library.cost import RATES
+from graphgrad.lower.cuda.library.devices import profile_of
 from graphgrad.models import resnet18, resnet50
+from graphgrad.train.update import STEP
 
 MOST_BYTES = 60_000_000
 DTYPES = {
-    "lenet": ("float32", "float64"),
-    "bert": ("float32", "float64"),
+    "mlp": ("float32", "tf32", "bfloat16"),
+    "lenet": ("float32", "float64", "tf32", "bfloat16"),
+    "bert": ("float32", "float64", "tf32", "bfloat16"),
+    "vit": ("float32", "tf32", "bfloat16"),
     # So deep that rounding decides the side of some activation with every batch.
     "resnet34": ("float64",),
     "resnet50": ("float64",),
 }
-"""What a family is checked in, unless it is float32 alone."""
+"""What a family is checked in, unless it is float32 alone: dtypes, and precisions of float32."""
 
 _PROGRAMS = (
     *("bench/channel.py", "bench/machine.py", "bench/process.py", "bench/rounds.py"),
     *("bench/table.py", "bench/torch_models.py"),
-    *(f"bench/gpu/{name}.py" for name in ("accuracy", "check", "cudart", "encoder", "journal")),
-    *(f"bench/gpu/{name}.py" for name in ("kit", "nvidia", "paths", "race", "racer", "reference")),
-    *(f"bench/gpu/{name}.py" for name in ("run", "timed", "twins")),
+    *(f"bench/gpu/{name}.py" for name in ("accuracy", "calls", "check", "cudart", "encoder")),
+    *(f"bench/gpu/{name}.py" for name in ("journal", "kit", "nvidia", "paths", "predictions")),
+    *(f"bench/gpu/{name}.py" for name in ("race", "racer", "reference", "run", "timed")),
+    *(f"bench/gpu/{name}.py" for name in ("tune", "twins")),
     *("tests/peers.py", "tests/torch_nets.py", "tests/torch_resnet.py", "LICENSE"),
 )
 _AT_THE_TOP = {"bench/gpu/start.py": "run.py", "bench/gpu/README.md": "README.md"}
@@ -100,13 +112,17 @@ def pack(chosen: Choice, root: Path) -> dict[str, Any]:
     copy_runtime(root / PYTHON, chosen.python)
     (root / REFERENCES).mkdir()
     packing = Packing(root, target)
+    is_gpu = str(target.kind.name) == "cuda"
     for name in chosen.families:
-        packing.add_family(name, DTYPES.get(name, ("float32",)))
+        dtypes = DTYPES.get(name, ("float32",))
+        packing.add_family(name, [each for each in dtypes if is_gpu or each != "tf32"])
     for name in chosen.timed:
         packing.add_timed(TIMED[name])
+    packing.write_calls()
     about = {
         "format": FORMAT,
         "target": {"kind": str(target.kind.name), "text": str(target)},
+        "device": dict(profile_of(arch_of(target)) or {}) if is_gpu else {},
         "python": chosen.python,
         "packed": time.strftime("%Y-%m-%d", time.gmtime()),
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
@@ -117,6 +133,18 @@ def pack(chosen: Choice, root: Path) -> dict[str, Any]:
     }
     (root / MANIFEST).write_text(json.dumps(about, indent=1), encoding="utf-8")
     return about
+
+
+@tvm.ir.instrument.pass_instrument
+class Recorder:
+    """Keeps what lowering makes of a step."""
+
+    def __init__(self) -> None:
+        self.lowered: Any = None
+
+    def run_after_pass(self, mod: Any, info: Any) -> None:
+        if str(info.name) == "graphgrad.lower":
+            self.lowered = mod
 
 
 class Packing:
@@ -138,6 +166,8 @@ class Packing:
         self.timed: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
+        self._calls: dict[str, list[dict[str, Any]]] = {}
+        self._problems: Counter[str] = Counter()
 
     def add_family(self, name: str, dtypes: Sequence[str]) -> None:
         """Write a family's reference, and its step in some dtypes."""
@@ -151,13 +181,14 @@ class Packing:
             self.checks.append(f"{name}.{dtype}")
             self._export(
                 f"{name}.{dtype}",
-                lambda dtype=dtype: references.trained_as_in_torch(family, dtype),
+                lambda dtype=dtype: references.trained_as_in_torch(family, stored_in(dtype)),
                 shapes={key: array.shape for key, array in inputs.items()},
                 optimizer=optimizer,
+                precision=dtype if dtype != stored_in(dtype) else "float32",
             )
 
     def add_timed(self, timed: Timed) -> None:
-        """Write the step of a timed model, without weights."""
+        """Write the steps of a timed model, without weights, and what their calls should take."""
         model = gg.from_onnx(onnx_file(timed))
         self.timed[timed.name] = {
             "spec": asdict(timed),
@@ -165,19 +196,53 @@ class Packing:
             "state": _described(model.state),
         }
         optimizer = gg.optim.SGD(RATE, momentum=MOMENTUM)
-        self._export(timed.name, lambda: model, optimizer=optimizer, weights=False)
+        for contender in steps_for(str(self._target.kind.name)):
+            name = step_name(timed.name, contender)
+            lowered = self._export(
+                name,
+                lambda: model,
+                optimizer=optimizer,
+                weights=False,
+                precision=PRECISIONS[contender.split()[-1]],
+                libraries="own" not in contender,
+            )
+            if lowered is not None and str(self._target.kind.name) == "cuda":
+                self._add_calls(name, lowered)
 
-    def _export(self, name: str, model: Callable[[], gg.Model], **options: Any) -> None:
+    def _add_calls(self, name: str, lowered: Any) -> None:
+        """Keep what the calls of a step should take, and the problems that cuDNN computes."""
+        capability = compute_capability(arch_of(self._target))
+        if capability not in RATES:
+            return
+        costs = call_costs(lowered, STEP, capability)
+        self._calls[name] = [asdict(cost) for cost in costs]
+        plans = library_plans(lowered, STEP)
+        seconds = (cost.seconds for cost in costs if cost.is_of_library)
+        for plan, each in zip(plans, seconds, strict=True):
+            self._problems[plan.problem.key] += each  # type: ignore[assignment]
+
+    def write_calls(self) -> None:
+        """Write what calls should take, and the problems of cuDNN, those that take most first."""
+        (self._root / CALLS).write_text(json.dumps(self._calls), encoding="utf-8")
+        problems = [json.loads(key) for key, _ in self._problems.most_common()]
+        (self._root / PROBLEMS).write_text(json.dumps(problems), encoding="utf-8")
+
+    def _export(self, name: str, model: Callable[[], gg.Model], **options: Any) -> Any:
+        """Write a step; return its lowered module, or None where that fails, which is kept."""
         say(f"{name}: compile")
         start = time.perf_counter()
         folder = self._root / STEPS / name
         folder.parent.mkdir(exist_ok=True)
+        recorder = Recorder()
+        context = tvm.transform.PassContext.current()
         try:
-            gg.export_step(model(), folder, target=self._target, **options)
+            with tvm.transform.PassContext(opt_level=context.opt_level, instruments=[recorder]):
+                gg.export_step(model(), folder, target=self._target, **options)
         except GraphGradError as error:
             self.failed[name] = f"{type(error).__name__}: {error}"
             say(f"{name}: {self.failed[name]}")
         self.seconds[name] = round(time.perf_counter() - start, 1)
+        return recorder.lowered
 
 
 def copy_programs(root: Path) -> None:

@@ -16,8 +16,10 @@ import nvidia
 import paths  # noqa: F401 (where `process` and `rounds` are found)
 from journal import BROKEN, FAILED, MEASURED, NO_TIME, OUT_OF_MEMORY, SKIPPED, Line, say
 from kit import Kit, environment
+from predictions import furthest
 from process import ContenderError, Stepping
 from rounds import Rules, Turn, take_rounds
+from timed import step_name, steps_for
 
 _RACER = Path(__file__).resolve().with_name("racer.py")
 
@@ -28,6 +30,9 @@ _MEMORY = re.compile("out ?of ?memory|more memory than", re.IGNORECASE)
 """In the errors of CUDA, of torch and of exported steps."""
 
 WARM_UP = 5
+WATCHED_STEPS = 3
+"""Steps whose calls are timed one by one."""
+
 MOST_STEPS = 200
 
 
@@ -107,20 +112,19 @@ class Race:
             # Others' use of the GPU is told by no counter that holds for the last second alone.
             rules = Rules(settings.rounds, 1.0, settings.rounds, math.inf, 0.0, settings.until)
             take_rounds(list(self._standings), self._turn, rules)
+            for contender in list(self._standings):
+                self._compare_calls(contender)
         finally:
             for standing in self._standings.values():
                 standing.process.close()
 
     def _start(self, contender: str) -> None:
-        system, *_, precision = contender.split()
-        if (
-            system == "graphgrad"
-            and precision == "fp32"
-            and self._name in self._kit.about["failed"]
-        ):
-            self._line(contender, BROKEN, f"not packed: {self._kit.about['failed'][self._name]}")
+        system = contender.split(maxsplit=1)[0]
+        step, failed = step_name(self._name, contender), self._kit.about["failed"]
+        if system == "graphgrad" and step in failed:
+            self._line(contender, BROKEN, f"not packed: {failed[step]}")
             return
-        reason = self._unavailable(system, precision)
+        reason = self._unavailable(contender)
         if reason:
             self._line(contender, SKIPPED, reason)
             return
@@ -144,13 +148,14 @@ class Race:
         self._line(contender, SKIPPED, reason, process.facts, time.monotonic() - start)
         self._guarded(contender, lambda: self._warm_up(standing))
 
-    def _unavailable(self, system: str, precision: str) -> str:
+    def _unavailable(self, contender: str) -> str:
         """Return why a contender does not even start; nothing if it does."""
         if self._settings.left <= 0:
             return NO_TIME
-        if system == "graphgrad" and precision != "fp32":
-            return f"not available: graphgrad has no {precision} on CUDA"
-        if self._kit.device == "cpu" and precision == "tf32":
+        is_ours = contender.startswith("graphgrad")
+        if is_ours and contender not in steps_for(self._kit.device):
+            return f"not packed for a {self._kit.device}: it would be another contender's step"
+        if self._kit.device == "cpu" and contender.endswith("tf32"):
             return "not available: a CPU has no TF32"
         return ""
 
@@ -182,6 +187,25 @@ class Race:
             standing.gpu += filter(None, [nvidia.now()])
             self._line(contender, MEASURED, "", standing.figures())
         return turn
+
+    def _compare_calls(self, contender: str) -> None:
+        """Add the kernels that are furthest from their prediction to a contender's line."""
+        standing = self._standings[contender]
+        predicted = self._kit.calls(step_name(self._name, contender))
+        if not contender.startswith("graphgrad") or predicted is None or self._settings.left <= 0:
+            return
+
+        def compare() -> list[dict[str, Any]]:
+            answer = standing.process.ask({"calls": WATCHED_STEPS})
+            return furthest([(name, seconds) for name, seconds in answer["calls"]], predicted)
+
+        rows = self._guarded(contender, compare)
+        if rows is not None and standing.turns:
+            figures = standing.figures() | {
+                "predicted_ms": 1e3 * sum(call["seconds"] for call in predicted),
+                "furthest": rows,
+            }
+            self._line(contender, MEASURED, "", figures)
 
     def _guarded(self, contender: str, work: Callable[[], Any]) -> Any:
         """Do something with a contender; if that fails, it is out."""

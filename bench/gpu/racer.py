@@ -21,12 +21,11 @@ import numpy as np
 import paths  # noqa: F401 (where `channel` is found)
 from channel import private_output, send, told
 from kit import Kit
-from timed import MOMENTUM, RATE, draw_weights
+from timed import MOMENTUM, OURS, PRECISIONS, RATE, draw_weights, step_name
 
 BLOCKS = 5
-PRECISIONS = ("fp32", "tf32", "bf16")
 CONTENDERS = [
-    *(f"graphgrad {precision}" for precision in PRECISIONS),
+    *OURS,
     *(f"torch {mode} {precision}" for mode in ("eager", "compile") for precision in PRECISIONS),
 ]
 
@@ -47,6 +46,8 @@ class Racer:
         Waits until the device has done everything that was started.
     release : function
         Gives memory back that the next step will ask for again.
+    calls : function
+        Makes so many steps; returns the calls of each step, by name and seconds.
     """
 
     includes: str
@@ -54,6 +55,7 @@ class Racer:
     read: Callable[[Any], float]
     wait: Callable[[], None]
     release: Callable[[], None]
+    calls: Callable[[int], list[tuple[str, float]]]
 
 
 def main() -> None:
@@ -70,9 +72,9 @@ def serve(kit: Kit, name: str, contender: str, channel: TextIO) -> None:
     meter = cudart.MemoryMeter()
     about = kit.about["timed"][name]
     weights = draw_weights(about["params"], about["state"])
-    system, *mode, precision = contender.split()
+    system, *_ = contender.split()
     start = time.perf_counter()
-    racer = SYSTEMS[system](kit, name, weights, " ".join(mode), precision)
+    racer = SYSTEMS[system](kit, name, weights, contender)
     loss = racer.read(racer.step())
     facts = {
         "includes": racer.includes,
@@ -85,6 +87,9 @@ def serve(kit: Kit, name: str, contender: str, channel: TextIO) -> None:
     send(channel, facts)
     for line in sys.stdin:
         request = json.loads(line)
+        if "calls" in request:
+            send(channel, {"calls": racer.calls(request["calls"])})
+            continue
         meter.begin()
         timed_blocks(racer, request["untimed"], 1)
         seconds = timed_blocks(racer, request["timed"], BLOCKS)
@@ -109,13 +114,12 @@ def timed_blocks(racer: Racer, steps: int, blocks: int) -> list[float]:
     return seconds
 
 
-def graphgrad(
-    kit: Kit, name: str, weights: dict[str, np.ndarray], mode: str, precision: str
-) -> Racer:
+def graphgrad(kit: Kit, name: str, weights: dict[str, np.ndarray], contender: str) -> Racer:
     """Return the exported step."""
     import tvm  # noqa: PLC0415 (torch's process must not load it)
+    from calls import call_times  # noqa: PLC0415 (as above)
 
-    step = kit.load_step(name, weights)
+    step = kit.load_step(step_name(name, contender), weights)
     step.learning_rate = RATE
     device = tvm.device(kit.device)
     inputs, labels = kit.timed(name).data()
@@ -126,11 +130,13 @@ def graphgrad(
         lambda loss: float(loss.numpy()),
         device.sync,
         tvm.get_global_func("vm.builtin.memory_manager.clear"),
+        lambda steps: call_times(step, lambda: step(given, labels), steps),
     )
 
 
-def torch(kit: Kit, name: str, weights: dict[str, np.ndarray], mode: str, precision: str) -> Racer:
+def torch(kit: Kit, name: str, weights: dict[str, np.ndarray], contender: str) -> Racer:
     """Return torch's step, eager or compiled, images in channels_last."""
+    _, mode, precision = contender.split()
     import torch  # noqa: PLC0415 (graphgrad's process must not load it)
     import twins  # noqa: PLC0415
 
@@ -164,6 +170,7 @@ def torch(kit: Kit, name: str, weights: dict[str, np.ndarray], mode: str, precis
         float,
         torch.cuda.synchronize if on_gpu else lambda: None,
         torch.cuda.empty_cache if on_gpu else lambda: None,
+        lambda steps: [],
     )
 
 

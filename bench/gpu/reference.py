@@ -28,8 +28,8 @@ class Reference:
         Parameters and statistics at the start, float32 (or integers).
     exact : Trajectory
         In float64.
-    torch : dict of str to float
-        Distances of torch's float32 run on a CPU.
+    torch : dict of str to dict
+        By precision, float32 or bfloat16 (autocast), the distances of torch's run on a CPU.
     facts : dict
         ``rate`` and ``momentum`` of SGD, the ``seed`` of the data, and what was cross-checked.
     """
@@ -37,8 +37,18 @@ class Reference:
     batches: list[Batch]
     weights: dict[str, np.ndarray]
     exact: Trajectory
-    torch: dict[str, float]
+    torch: dict[str, dict[str, float]]
     facts: dict[str, object]
+
+    def distances_in(self, dtype: str) -> dict[str, float]:
+        """Return torch's distances in a dtype or a precision, on a CPU.
+
+        One rounds nothing to TF32. That has three more bits than bfloat16, whose errors are eight
+        times as large.
+        """
+        if dtype == "tf32":
+            return {kind: each / 8 for kind, each in self.torch["bfloat16"].items()}
+        return self.torch["bfloat16" if dtype == "bfloat16" else "float32"]
 
     def save(self, path: Path) -> None:
         """Write the file."""
@@ -78,6 +88,11 @@ def load(path: Path) -> Reference:
     changes = {kind: under(f"exact/{kind}/") for kind in about["kinds"]}
     exact = Trajectory(about["losses"], changes)
     return Reference(batches, under("weights/"), exact, about["torch"], about["facts"])
+
+
+def stored_in(dtype: str) -> str:
+    """Return the dtype of the weights where something is computed in a dtype or a precision."""
+    return "float32" if dtype in ("tf32", "bfloat16") else dtype
 
 
 def in_dtype(batches: list[Batch], dtype: str) -> list[Batch]:

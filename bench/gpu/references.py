@@ -50,10 +50,13 @@ def compute(family: Family, in_float32: bool) -> Reference:
     complaints = complaints_float64(theirs, exact)
     if complaints:
         raise RuntimeError(f"{family.name}: graphgrad and torch disagree in float64: {complaints}")
-    narrow = _torch(family, weights, batches, "float32")
+    distances_of = {
+        precision: distances(_torch(family, weights, batches, "float32", precision), exact)
+        for precision in ("float32", "bfloat16")
+    }
     facts = {"rate": RATE, "momentum": MOMENTUM, "seed": seed}
     facts["torch_float64"] = distances(theirs, exact)
-    return Reference(batches, weights, exact, distances(narrow, exact), facts)
+    return Reference(batches, weights, exact, distances_of, facts)
 
 
 def trained_as_in_torch(family: Family, dtype: str) -> gg.Model:
@@ -80,10 +83,15 @@ def _ours(model: gg.Model, batches: list[Batch]) -> Trajectory:
 
 
 def _torch(
-    family: Family, weights: dict[str, np.ndarray], batches: list[Batch], dtype: str
+    family: Family,
+    weights: dict[str, np.ndarray],
+    batches: list[Batch],
+    dtype: str,
+    precision: str = "float32",
 ) -> Trajectory:
     cast = {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in weights.items()}
-    return twins.trajectory(twins.family(family.name, cast), batches, RATE, MOMENTUM, "cpu")
+    net = twins.family(family.name, cast)
+    return twins.trajectory(net, batches, RATE, MOMENTUM, "cpu", precision == "bfloat16")
 
 
 def _stable_seed(family: Family, weights: dict[str, np.ndarray]) -> int:

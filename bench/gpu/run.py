@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import select
 import shlex
 import signal
 import subprocess
@@ -27,14 +28,16 @@ from typing import Any
 
 import nvidia
 import paths
-from accuracy import complaints_float32
-from journal import BROKEN, FAILED, NO_TIME, PASSED, SKIPPED, Journal, Line, say
+from accuracy import complaints_against
+from journal import BROKEN, FAILED, MEASURED, NO_TIME, PASSED, SKIPPED, Journal, Line, replace, say
 from kit import MANIFEST, Kit, KitError, environment
 from machine import facts, versions
+from predictions import differences
 from race import Race, Settings
 from racer import CONTENDERS
 
 _CHECK = Path(__file__).resolve().with_name("check.py")
+_TUNE = _CHECK.with_name("tune.py")
 _PACKAGES = ("torch", "triton", "numpy", "safetensors")
 
 
@@ -52,11 +55,13 @@ def main() -> None:
     journal = Journal(Path(arguments.out), about_this_machine(kit, arguments))
     until = time.monotonic() + arguments.time_budget
     jobs = [job for job in all_jobs(kit) if _wanted(job, arguments.only)]
-    if not jobs:
+    if not jobs and not _wanted(("tune", "plans", "graphgrad"), arguments.only):
         sys.exit(_usage(f"--only {arguments.only}: nothing matches"))
     for name, by in [job[1:] for job in jobs if job[0] == "check"]:
         line = checked(kit, name, by, arguments.check_limit, until)
         journal.add(against_ours(line, journal))
+    if kit.device == "cuda" and _wanted(("tune", "plans", "graphgrad"), arguments.only):
+        add_plans(kit, journal, Path(arguments.out), arguments.tune_seconds, until)
     settings = Settings(arguments.rounds, arguments.turn_seconds, arguments.start_limit, until)
     for model in kit.about["timed"]:
         contenders = [by for kind, name, by in jobs if (kind, name) == ("benchmark", model)]
@@ -116,15 +121,81 @@ def _checked(name: str, by: str, limit: float) -> tuple[str, str, dict[str, Any]
     return (FAILED, "; ".join(complaints), answer) if complaints else (PASSED, "", answer)
 
 
+def add_plans(kit: Kit, journal: Journal, folder: Path, limit: float, until: float) -> None:
+    """Time plans of cuDNN for so long, and write those of a device to a file of its own.
+
+    The file, `timed-….json`, is for `graphgrad/lower/cuda/library/timed_plans`.
+    """
+    start = time.monotonic()
+    left = min(limit, until - start)
+    if left <= 0 or not kit.problems():
+        reason = NO_TIME if left <= 0 else "no plans of cuDNN are packed"
+        journal.add(Line("tune", "plans", "graphgrad", SKIPPED, reason))
+        return
+    about: dict[str, Any] = {}
+    problems: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for answer in lines_of([sys.executable, str(_TUNE)], start + left):
+        if "error" in answer:
+            failures.append(answer["error"])
+        elif "plans" in answer:
+            problems.append(answer)
+            write_plans(folder, about, problems)
+        else:
+            about = answer
+    figures = {
+        "device": about,
+        "differs_from_assumed": differences(about.get("properties", {}), kit.about["device"]),
+        "problems": len(problems),
+        "of": len(kit.problems()),
+        "failures": failures,
+    }
+    status = MEASURED if problems else BROKEN
+    reason = failures[0] if failures else ("" if problems else "nothing was timed")
+    line = Line("tune", "plans", "graphgrad", status, reason, time.monotonic() - start, figures)
+    journal.add(line)
+
+
+def lines_of(command: list[str], until: float) -> Iterator[dict[str, Any]]:
+    """Yield the lines of JSON that a process prints, until it ends or its time is over."""
+    environ = os.environ | environment()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as process:
+        assert process.stdout is not None
+        pending = b""
+        while (left := until - time.monotonic()) > 0:
+            if not select.select([process.stdout], [], [], left)[0]:
+                break
+            part = os.read(process.stdout.fileno(), 1 << 20)
+            if not part:
+                break
+            *whole, pending = (pending + part).split(b"\n")
+            yield from map(json.loads, whole)
+        process.kill()
+
+
+def write_plans(folder: Path, about: dict[str, Any], problems: list[dict[str, Any]]) -> None:
+    """Write the file of timed plans, as `graphgrad.lower.cuda.library.timed` reads it."""
+    device, version = about["device"], about["cudnn"]
+    content = {"format": 1, "device": device, "cudnn": version, "problems": problems}
+    slug = "-".join(device.lower().split())
+    replace(folder / f"timed-{slug}-{version}.json", json.dumps(content))
+
+
 def against_ours(line: Line, journal: Journal) -> Line:
     """Return torch's line about a check in float32 with the verdict on graphgrad's result.
 
-    On the same device graphgrad may be at most four times as far from the reference as torch.
+    On the same device graphgrad may be at most four times as far from the reference as torch; but
+    whether torch rounds to TF32 where it may, its libraries decide.
     """
     ours = journal.figures(line.kind, line.name, "graphgrad")
-    if line.by != "torch" or line.status != PASSED or not ours or line.name.endswith("float64"):
+    if (
+        line.by != "torch"
+        or line.status != PASSED
+        or not ours
+        or line.name.endswith(("float64", "tf32"))
+    ):
         return line
-    complaints = complaints_float32(ours["distances"], line.figures["distances"])
+    complaints = complaints_against(ours["distances"], line.figures["distances"])
     if complaints:
         line.status, line.reason = FAILED, f"graphgrad's {'; '.join(complaints)}"
     return line
@@ -183,6 +254,12 @@ def parse_arguments() -> argparse.Namespace:
         default=math.inf,
         help="seconds; what is not done by then is not run",
     )
+    add(
+        "--tune-seconds",
+        type=_seconds,
+        default=60.0,
+        help="seconds in which plans of cuDNN are timed; %(default)s",
+    )
     add("--check-limit", type=_seconds, default=120.0, help="seconds of a check; %(default)s")
     add(
         "--start-limit",
@@ -196,7 +273,7 @@ def parse_arguments() -> argparse.Namespace:
         default=[],
         help="in the repository: options of pack.py, as in --pack='--quick'",
     )
-    add("--rounds", type=int, default=5, help="turns of each contender; %(default)s")
+    add("--rounds", type=int, default=3, help="turns of each contender; %(default)s")
     add("--turn-seconds", type=_seconds, default=1.0, help="about one turn's; %(default)s")
     return parser.parse_args()
 

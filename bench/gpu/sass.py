@@ -51,7 +51,7 @@ from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.lower.cuda.lowering import PIPELINE
 from graphgrad.lower.cuda.reduction import along_terms
 from graphgrad.lower.cuda.schedule import Kernel as Schedule
-from graphgrad.lower.cuda.tensor_cores.kernel import MIN_EXTENT
+from graphgrad.lower.cuda.tensor_cores.tile import MIN_EXTENT
 from graphgrad.lower.kernels.contraction import operands, reuses_operands
 from graphgrad.tvm_fixes.hooks import tir_passes
 

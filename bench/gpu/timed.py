@@ -11,6 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+PRECISIONS = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}
+"""By the names that contenders have, those that graphgrad has."""
+
+OURS = [
+    *(f"graphgrad {precision}" for precision in PRECISIONS),
+    *(f"graphgrad own {precision}" for precision in PRECISIONS),
+]
+"""Our contenders, with cuDNN where it is estimated to be faster, and with kernels of ours alone."""
+
 RATE = 0.01
 MOMENTUM = 0.9
 CLASSES = 1000
@@ -69,6 +78,16 @@ TIMED = {
 }
 WHOLE = [name for name in TIMED if name != "encoder-tiny"]
 """What is timed unless asked otherwise; the tiny one shows that the programs work."""
+
+
+def steps_for(kind: str) -> list[str]:
+    """Those of `OURS` that there are on a kind of device."""
+    return OURS if kind == "cuda" else ["graphgrad fp32", "graphgrad bf16"]
+
+
+def step_name(timed: str, contender: str) -> str:
+    """The name of the exported step with which a contender of ours trains a timed model."""
+    return ".".join([timed, *contender.split()[1:]])
 
 
 def draw_weights(

@@ -61,10 +61,16 @@ def is_constant(name: str) -> bool:
 
 
 def trajectory(
-    net: nn.Module, batches: list[Batch], rate: float, momentum: float, device: str
+    net: nn.Module,
+    batches: list[Batch],
+    rate: float,
+    momentum: float,
+    device: str,
+    is_half: bool = False,
 ) -> Trajectory:
     """Train a network by SGD with momentum, a step a batch, and return what became of it.
 
+    With `is_half`, under autocast to bfloat16.
     Running variances are those of the population, as in ONNX, not torch's unbiased ones.
     """
     net.to(device)
@@ -78,7 +84,8 @@ def trajectory(
     for inputs, labels in batches:
         given = [torch.from_numpy(array).to(device) for array in inputs.values()]
         optimizer.zero_grad(set_to_none=True)
-        loss = cross_entropy(net(*given), torch.from_numpy(labels).to(device))
+        with torch.autocast(device, torch.bfloat16, enabled=is_half):
+            loss = cross_entropy(net(*given), torch.from_numpy(labels).to(device))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

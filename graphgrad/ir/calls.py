@@ -10,7 +10,7 @@ from tvm import relax
 
 from .passes import Phase, compiler_pass
 from .rewrite import map_functions
-from .tensor import expression_of
+from .tensor import expression_of, type_shape
 from .visits import nodes_in
 
 _CALLS_WITH_TUPLE = frozenset(
@@ -109,3 +109,10 @@ class _ToCallTir(relax.PyExprMutator):
         (ty,) = call.ty_args
         types = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
         return relax.call_tir(kernel, arguments, types, *extents)
+
+
+def axes_of_permutation(permutation: Any) -> list[int]:
+    """Which axis of its argument each axis of a permutation is."""
+    rank = len(type_shape(permutation.ty))
+    axes = permutation.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]

@@ -55,7 +55,7 @@ MODEL_LAYOUT = Layout()
 """Everything stays as the model has it."""
 
 
-def layout_for(target: tvm.target.Target, by_library: bool = False) -> Layout:
+def layout_for(target: tvm.target.Target, on_tensor_cores: bool = False) -> Layout:
     """The layout of computations on a target, with parameters as the model has them.
 
     On processors the channels are the axis that kernels read as vectors. Our own schedules for GPUs
@@ -64,12 +64,17 @@ def layout_for(target: tvm.target.Target, by_library: bool = False) -> Layout:
     Parameters
     ----------
     target : Target
-    by_library : bool
-        Whether a library computes the convolutions on a GPU. It reads data and weights with the
-        channels innermost, as tensor cores want both.
+    on_tensor_cores : bool
+        Whether tensor cores of a GPU compute the convolutions, or a library does. Both read data
+        and weights with the channels innermost.
     """
+<<<<<<< HEAD
     if by_library:
         return Layout(converts=True, filters=orders.input_channels_last)
+=======
+    if on_tensor_cores:
+        return Layout(converts=True, filters=orders.channels_last)
+>>>>>>> main
     return Layout(converts=str(target.kind.name) == "llvm")
 
 

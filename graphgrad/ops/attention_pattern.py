@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ import tvm
 from tvm import relax
 
 from ..ir.attributes import Attributes
-from ..ir.calls import calls_op
+from ..ir.calls import axes_of_permutation, calls_op
 from ..ir.program import Program, variables_in
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ir.write import replace_bindings
@@ -37,6 +37,8 @@ _LOW = -1e30
 
 _MOST_BIAS = 256.0
 """Finite biases up to which float32 leaves the logarithm of a row's sum four decimal places."""
+
+_PERMUTATION, _RESHAPE = "relax.permute_dims", "relax.reshape"
 
 _RELABELING = ("astype", "reshape", "broadcast_to", "expand_dims", "squeeze", "permute_dims")
 
@@ -111,15 +113,30 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Source:
-    """A tensor of rank 4, made of an expression by a permutation and a reshape."""
+    """A tensor of rank 4, made of an expression by a permutation and a reshape.
+
+    Attributes
+    ----------
+    expr : relax expression
+    shape : list of int
+    axes : list of int, optional
+    steps : tuple of calls
+        Further permutations and reshapes, which come first.
+    """
 
     expr: Any
     shape: list[int]
     axes: list[int] | None = None
+    steps: tuple[Any, ...] = ()
 
     def emit(self, emitter: Emitter, environment: Callable[[Any], Any]) -> Tensor:
         """Emit it."""
         tensor = emitter.lift(environment(self.expr))
+        for step in self.steps:
+            if calls_op(step, _RESHAPE):
+                tensor = op.reshape(tensor, type_shape(step.ty))
+            else:
+                tensor = op.permute_dims(tensor, axes_of_permutation(step))
         if self.axes is not None and self.axes != sorted(self.axes):
             tensor = op.permute_dims(tensor, self.axes)
         return op.reshape(tensor, self.shape)
@@ -428,10 +445,27 @@ class _Search:
             ]
         q, k, v = sources
         k, v = self._shared_heads(k, v)
+        q, factor = self._unscaled(q)
+        scale_of_query *= factor
         batch, heads, _, features = q.shape
         _require(k.shape[0] == v.shape[0] == batch and k.shape[3] == features)
         _require(k.shape[1:3] == v.shape[1:3] and heads % k.shape[1] == 0)
         return q, k, v, scale_of_query * scale_of_key
+
+    def _unscaled(self, source: _Source) -> tuple[_Source, float]:
+        """A tensor that is scaled before its axes are permuted and reshaped, and the factor."""
+        expr: Any = source.expr
+        steps: list[Any] = []
+        while any(calls_op(value := self._value(expr), name) for name in (_RESHAPE, _PERMUTATION)):
+            steps.insert(0, value)
+            expr = value.args[0]
+        if not any(calls_op(value, name) for name in ("relax.multiply", "relax.divide")):
+            return source, 1.0
+        try:
+            expr, factor = self._scaled(value)
+        except _NoMatch:
+            return source, 1.0
+        return replace(source, expr=expr, steps=(*steps, *source.steps)), factor
 
     def _rows(self, expr: Any) -> tuple[Any, float]:
         """A tensor with the same rows, and what these are scaled by."""
@@ -484,8 +518,7 @@ class _Search:
         axes = list(range(len(shape)))
         value = self._value(expr)
         if calls_op(value, "relax.permute_dims"):
-            given = value.attrs.axes
-            axes = axes[::-1] if given is None else [int(axis) % len(shape) for axis in given]
+            axes = axes_of_permutation(value)
             expr = value.args[0]
         axes[-1], axes[-2] = axes[-2], axes[-1]
         return _Source(expr, [*shape[:-2], shape[-1], shape[-2]], axes), scale

@@ -62,6 +62,8 @@ class Library:
 
     Attributes
     ----------
+    machine : VirtualMachine
+        That runs it.
     step, evaluate : callable
         A call of a step is a micro-batch of it where `end` is not None.
     end : callable or None
@@ -90,6 +92,7 @@ class Library:
         functions = {
             role: _function(machine, name, library) for role, name in entry["functions"].items()
         }
+        self.machine = machine
         self.step: Callable[..., Any] = functions["step"]
         self.evaluate: Callable[..., Any] = functions["evaluate"]
         self.end: Callable[..., Any] | None = functions.get("end_of_window")

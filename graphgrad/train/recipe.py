@@ -22,12 +22,13 @@ from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.attention import attention_kernels
 from ..lower.cuda.library.select import absence as library_absence
+from ..lower.cuda.tensor_cores.kernel import has_tensor_cores
 from ..lower.pipeline import lower
 from ..lower.target import target as resolve_target
 from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryBudget, budget_of
 from ..ops.attention_pattern import fuse_attention
-from ..precision.choice import Precision, precision_of
+from ..precision.choice import FULL, Precision, precision_of
 from ..registry.rule import has_users_rule
 from ..runtime.owned import Description
 from .accumulate import END_OF_WINDOW, MICRO_BATCH, build_end_of_window, build_micro_batch
@@ -242,7 +243,8 @@ def objective(
     variables = [var.name for var in asked]
     resolved_target = resolve_target(target)
     libraries = libraries and library_absence(resolved_target) is None
-    layout = layout_for(resolved_target, by_library=libraries)
+    rounds = precision.dtype != FULL and has_tensor_cores(resolved_target)
+    layout = layout_for(resolved_target, on_tensor_cores=libraries or rounds)
     inlined = inlined.for_layout(layout, asked).in_precision(precision, keep=variables)
     values = select(inlined.program, variables)
     analyze(inlined.program, values)  # raises: all that is missing, before anything is compiled

@@ -11,8 +11,8 @@ from itertools import product
 import numpy as np
 import tvm_ffi
 
-from graphgrad.runtime.cudnn.engine import NAME
-from graphgrad.runtime.cudnn.nodes import COMPARISONS
+from graphgrad.runtime.cudnn.engine import NAME, given_tensors
+from graphgrad.runtime.cudnn.nodes import ALIGNMENT, COMPARISONS
 from graphgrad.runtime.cudnn.plans import Plan
 from graphgrad.runtime.cudnn.problem import ATTENTION, ATTENTION_GRADIENT, CONTRACTED, MATMUL
 
@@ -59,10 +59,10 @@ class Library:
 
     def _compute(self, *arguments):
         (text,) = (each for each in arguments if isinstance(each, str))
-        *tensors, workspace = (each for each in arguments if not isinstance(each, str))
+        *given, workspace = (each for each in arguments if not isinstance(each, str))
         plan = Plan.from_json(text)
         problem = plan.problem
-        count = len(problem.inputs)
+        tensors, count = given_tensors(problem, given), len(problem.inputs)
         assert workspace.numel() >= plan.workspace
         workspace.copyfrom(np.full(workspace.shape, GARBAGE, "uint8"))
         views = [
@@ -70,10 +70,13 @@ class Library:
             for tensor, form in zip(tensors[:count], problem.inputs, strict=True)
         ]
         results = _COMPUTED.get(problem.op, _contraction)(problem, views)
-        for tensor, form, result in zip(tensors[count:], problem.outputs, results, strict=True):
-            memory = np.full(tensor.numel(), np.nan, tensor.numpy().dtype)
+        unwritten = [np.full(each.numel(), np.nan, each.numpy().dtype) for each in given[count:]]
+        memories = unwritten * (len(problem.outputs) if problem.joined else 1)
+        for memory, form, result in zip(memories, problem.outputs, results, strict=True):
             _strided(memory, form)[...] = result
-            assert not np.isnan(memory.astype("float64")).any() or np.isnan(result).any()
+        is_nan = any(np.isnan(result).any() for result in results)
+        for tensor, memory in zip(given[count:], unwritten, strict=True):
+            assert is_nan or not np.isnan(memory.astype("float64")).any()
             tensor.copyfrom(memory.reshape(tensor.shape))
         self.computed.append(problem)
 
@@ -93,12 +96,9 @@ def _contraction(problem, views):
 def _strided(flat, form):
     """A flat array with the extents and strides of a form; it must lie within the array."""
     assert str(flat.dtype) == form.dtype
-    last = sum(
-        (extent - 1) * stride for extent, stride in zip(form.shape, form.strides, strict=True)
-    )
-    assert last < flat.size
+    assert form.reach <= flat.size and form.offset_bytes % ALIGNMENT == 0
     strides = [stride * flat.itemsize for stride in form.strides]
-    return np.lib.stride_tricks.as_strided(flat, form.shape, strides)
+    return np.lib.stride_tricks.as_strided(flat[form.offset :], form.shape, strides)
 
 
 def _weights(problem, query, key):

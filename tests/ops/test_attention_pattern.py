@@ -95,6 +95,21 @@ def from_positions_first(q, k, v):
     return op.matmul(weights, v)
 
 
+def heads_of(x, heads=H):
+    """Heads of rows of features, in front of positions."""
+    batch, length, width = map(int, x.ty.shape)
+    rows = emitted(op.reshape(x, (batch, length, heads, width // heads)))
+    return emitted(op.permute_dims(rows, [0, 2, 1, 3]))
+
+
+def scaled_rows(factor):
+    """Attention whose queries are scaled before heads are told apart."""
+    return lambda q, k, v: plain(
+        heads_of(emitted(op.multiply(q, const(factor)))), heads_of(k), heads_of(v)
+    )
+
+
+ROWS = [(B, S, H * D), (B, T, H * D), (B, T, H * D)]
 HALF_K = (B, H // 2, T, D)
 MASK = (B, 1, S, T)
 FOUND = {
@@ -111,6 +126,8 @@ FOUND = {
         [Q, K, V],
         "",
     ),
+    "scaled rows": (scaled_rows(0.5), ROWS, ""),
+    "scaled rows, each feature by its own": (scaled_rows(np.arange(1.0, H * D + 1)), ROWS, ""),
     "causal": (
         lambda *x: plain(*x, lambda s: op.add(s, emitted(causal_mask(-np.inf)))),
         [Q, K, V],
@@ -199,6 +216,13 @@ def test_what_is_found_computes_the_same(name):
 def test_heads_that_are_shared_are_not_repeated():
     _, (call,) = fused(module(*FOUND["repeated heads"][:2]))
     assert [int(n) for n in call.args[1].ty.shape] == list(HALF_K)
+
+
+def test_the_scale_of_rows_is_that_of_attention():
+    _, (call,) = fused(module(scaled_rows(0.5), ROWS))
+    assert call.attrs["scale"] == 0.5
+    _, (call,) = fused(module(scaled_rows(np.arange(1.0, H * D + 1)), ROWS))
+    assert call.attrs["scale"] == 1.0
 
 
 def read_twice(q, k, v):

@@ -77,7 +77,7 @@ def as_in_model(monkeypatch):
 
     def switch():
         monkeypatch.setattr(
-            "graphgrad.train.recipe.layout_for", lambda target, by_library: MODEL_LAYOUT
+            "graphgrad.train.recipe.layout_for", lambda target, on_tensor_cores: MODEL_LAYOUT
         )
 
     return switch

@@ -36,6 +36,7 @@ from .contraction import blocks_of, nest_of, pays, replace_stages, stage_name, u
 from .dot_products import nest_of as dot_products_of
 from .few_sums import nest_of as few_sums_of
 from .group_vectors import vectorize_groups
+from .interleaved_parts import interleave_parts
 from .intervals import split_intervals
 from .map import SMALL, schedule_map
 from .permutation import nest_of as permutation_nest_of
@@ -159,8 +160,8 @@ def _scheduled(
     try:
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch, processor)
-        sch, views = _split_stages(sch)
-        body = _schedule_stages(sch, processor, winograd, views, small)
+        sch, views, parts = _split_stages(sch)
+        body = _schedule_stages(sch, processor, winograd, views, parts, small)
     except (ScheduleError, tvm.error.InternalError):
         # What TVM's primitives refuse, or fail at, runs as it was built.
         return func
@@ -178,21 +179,23 @@ def _join_siblings(sch: Schedule, processor: Processor) -> Schedule:
     return sch if regrouped.same_as(func) else _schedule_of(regrouped) or sch
 
 
-def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
+def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView], list[BufferView]]:
     """A schedule in which stages that choose by remainders or intervals are taken apart.
 
-    The views that it returns are to be joined after scheduling. It is the same schedule, without
-    views, if there are no such stages, or if TVM refuses to make another one, because of what
-    inlining may leave: variables that are bound twice.
+    The views that it returns are to be joined after scheduling; those of residue classes are
+    returned once more by themselves. It is the same schedule, without views, if there are no such
+    stages, or if TVM refuses to make another one, because of what inlining may leave: variables
+    that are bound twice.
     """
     inlined = sch.mod["main"]
     apart, views = _TAKEN_APART.run_on_kernel(inlined)
     if apart.same_as(inlined):
-        return sch, []
+        return sch, [], []
     new_sch = _schedule_of(apart)
     if new_sch is None:
-        return sch, []
-    return new_sch, [view for name in _VIEWS for view in views[name]]
+        return sch, [], []
+    every_view = [view for name in _VIEWS for view in views[name]]
+    return new_sch, every_view, views["residue_views"]
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
@@ -204,7 +207,12 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 
 
 def _schedule_stages(
-    sch: Schedule, processor: Processor, winograd: bool, views: Sequence[BufferView], small: int
+    sch: Schedule,
+    processor: Processor,
+    winograd: bool,
+    views: Sequence[BufferView],
+    parts: Sequence[BufferView],
+    small: int,
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
@@ -243,7 +251,7 @@ def _schedule_stages(
         if winograd:
             nest = winograd_nest_of(stage, epilogue, blocks, processor, borders)
         nest = nest or nest_of(
-            stage, epilogue, blocks, processor, borders, arguments, lasting, rounded
+            stage, epilogue, blocks, processor, borders, arguments, lasting, rounded, parts
         )
         nest = nest or permutation_nest_of(stage, blocks, processor)
         if nest is None and (nest := dot_products_of(stage, blocks, processor, small)):
@@ -259,6 +267,7 @@ def _schedule_stages(
     # The nests of contractions add up in their own way.
     left = {*nests, *(stage.name for stage in kernel_stages if _in_chain(stage, chains))}
     root = replace_stages(_sum_in_blocks(sch.mod["main"].body, left), nests, nest_epilogues)
+    root = interleave_parts(root, parts)
     for chain in chains:
         # Only buffers whose layout is final may be read beyond the end of an axis.
         flexible = [*chain.local, *(view.buffer for view in views if view.keeps_addresses())]

@@ -26,7 +26,12 @@ from ...ir.warps import WARP
 from ...runtime.cudnn.engine import NAME
 from ...runtime.cudnn.plans import Plan
 from .library.cost import RATES, Rates, bytes_moved, seconds_by_library
+<<<<<<< HEAD
 from .tensor_cores.device import TF32, multiplied
+=======
+from .rows import WARP
+from .tensor_cores.device import multiplied
+>>>>>>> main
 
 SECTOR = 32
 """Bytes of memory that the smallest access moves."""
@@ -76,7 +81,7 @@ def call_costs(mod: tvm.IRModule, function: str, capability: int) -> list[Cost]:
 def _call_costs(mod: tvm.IRModule, function: str, rates: Rates) -> Iterator[Cost]:
     costs: dict[str, Cost] = {}
     for call in nodes_in(mod[function], tvm.ir.Call):
-        if isinstance(call.op, relax.ExternFunc) and str(call.op.global_symbol) == NAME:
+        if _calls_library(call):
             yield library_cost(call)
         elif isinstance(call.op, tvm.ir.GlobalVar):
             name = str(call.op.name_hint)
@@ -88,10 +93,24 @@ def _call_costs(mod: tvm.IRModule, function: str, rates: Rates) -> Iterator[Cost
 
 def library_cost(call: Any) -> Cost:
     """What a call of cuDNN costs, by the plan among its arguments."""
-    text, *_ = (str(each.value) for each in nodes_in(call, tvm.ir.StringImm))
-    plan = Plan.from_json(text)
+    plan = _plan_of(call)
     seconds = seconds_by_library(plan, share=1.0)
     return Cost(f"cuDNN {plan.problem.op}", 1, bytes_moved(plan), seconds, is_of_library=True)
+
+
+def library_plans(mod: tvm.IRModule, function: str) -> list[Plan]:
+    """The plans of the calls of cuDNN in a function of a lowered module, in order."""
+    calls = nodes_in(mod[function], tvm.ir.Call)
+    return [_plan_of(call) for call in calls if _calls_library(call)]
+
+
+def _calls_library(call: Any) -> bool:
+    return isinstance(call.op, relax.ExternFunc) and str(call.op.global_symbol) == NAME
+
+
+def _plan_of(call: Any) -> Plan:
+    text, *_ = (str(each.value) for each in nodes_in(call, tvm.ir.StringImm))
+    return Plan.from_json(text)
 
 
 def kernel_cost(name: str, func: tirx.PrimFunc, rates: Rates) -> Cost:
@@ -197,9 +216,7 @@ def _seconds_on_tensor_cores(func: tirx.PrimFunc, rates: Rates) -> float:
             for number, operations in filter(None, map(multiplied, nodes_in(stages, tvm.ir.Call))):
                 warps = _threads(launch) // WARP
                 done = int(launch.extent) * warps * (int(stages.extent) - 1) * operations
-                total += (
-                    _trips(launch, hosts) * done / (rates.tf32 if number == TF32 else rates.half)
-                )
+                total += _trips(launch, hosts) * done / (rates.of(number) * rates.by_warps)
     return total
 
 

@@ -85,7 +85,7 @@ def tile_contractions(
         if product is None:
             cut_long_sums(sch, stage)
         else:
-            cut_sums(sch, stage, product.parts)
+            cut_sums(sch, stage, product.extents.parts)
     kernel = _Kernel(sch.mod["main"])
     for position, stage in enumerate(kernel.stages):
         product = product_of(stage, kernel.realized(position), target, tf32)

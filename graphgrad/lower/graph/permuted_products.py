@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax, te
 
-from ...ir.calls import calls_op
+from ...ir.calls import axes_of_permutation, calls_op
 from ...ir.kernel_calls import variables_of
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
@@ -171,26 +171,20 @@ def strip_permutations(operand: Any, bound: Mapping[Any, Any]) -> tuple[Any, lis
 def drop_unread(
     blocks: list[Any], func: relax.Function, ops: Collection[str] = (PERMUTATION,)
 ) -> list[Any]:
-    """Blocks without the calls of some ops, such as permutations, that nothing reads any more."""
+    """Blocks without calls of some ops, and elements of tuples, that nothing reads any more."""
     read: set[Any] = set(variables_of(func.body.body))
     remaining: list[Any] = []
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
             name = str(getattr(getattr(binding.value, "op", None), "name", ""))
-            if name in ops and binding.var not in read:
+            is_pure = name in ops or isinstance(binding.value, relax.TupleGetItem)
+            if is_pure and binding.var not in read:
                 continue
             read.update(variables_of(binding.value))
             bindings.append(binding)
         remaining.append(replace_bindings(block, bindings[::-1]))
     return remaining[::-1]
-
-
-def axes_of_permutation(permutation: Any) -> list[int]:
-    """Which axis of its argument each axis of a permutation is."""
-    rank = len(type_shape(permutation.ty))
-    axes = permutation.attrs.axes
-    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
 def _readers(func: relax.Function) -> Counter[Any]:

@@ -190,15 +190,15 @@ def library() -> Any:
     try:
         # Global, since its other libraries look for what this one defines.
         loaded = ctypes.CDLL(library_path() or LIBRARY, mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
+        loaded.cudnnGetVersion.restype = ctypes.c_size_t
+        loaded.cudnnGetErrorString.restype = ctypes.c_char_p
+        which: list[Any] = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+        loaded.cudnnBackendSetAttribute.argtypes = [*which, ctypes.c_void_p]
+        loaded.cudnnBackendGetAttribute.argtypes = [*which, ctypes.c_void_p, ctypes.c_void_p]
+    except (OSError, AttributeError) as error:  # missing, damaged, or something else
         raise CudnnError(
             f"cuDNN does not load: {error}; pip install 'graphgrad[cuda-libs]'"
         ) from error
-    loaded.cudnnGetVersion.restype = ctypes.c_size_t
-    loaded.cudnnGetErrorString.restype = ctypes.c_char_p
-    which: list[Any] = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    loaded.cudnnBackendSetAttribute.argtypes = [*which, ctypes.c_void_p]
-    loaded.cudnnBackendGetAttribute.argtypes = [*which, ctypes.c_void_p, ctypes.c_void_p]
     if (number := loaded.cudnnGetVersion()) < OLDEST:
         raise CudnnError(f"cuDNN {number} is too old; graphgrad needs {OLDEST} (9.8) or newer")
     return loaded

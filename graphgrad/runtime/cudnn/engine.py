@@ -22,7 +22,7 @@ from . import plans
 from .backend import Attribute, CudnnError, Descriptor, Kind, Type, check, library
 from .nodes import ALIGNMENT
 from .plans import Plan
-from .problem import TensorForm
+from .problem import Problem, TensorForm
 
 NAME = "gg.lib.cudnn"
 
@@ -59,8 +59,10 @@ def compute(*arguments: Any) -> None:
         set_device(workspace.device.index)
         device = _device(workspace.device.index)
         loaded = _loaded(text, workspace.device.index, workspace.numel())
-        _check_forms(loaded.plan, tensors)
-        pointers = dict(enumerate((each.data_ptr() for each in tensors), 1))
+        problem = loaded.plan.problem
+        tensors = given_tensors(problem, tensors)
+        _check_forms(problem, tensors)
+        pointers = dict(enumerate(map(_address, tensors, problem.tensors), 1))
         base = workspace.data_ptr()
         pointers |= {number: base + offset for number, offset in loaded.plan.scratches}
         pointers |= {number: ctypes.addressof(each) for number, each in loaded.constants.items()}
@@ -74,7 +76,7 @@ def compute(*arguments: Any) -> None:
         status = library().cudnnBackendExecute(
             device.handle, ctypes.c_void_p(loaded.executable.pointer), ctypes.c_void_p(pack.pointer)
         )
-        check(status, f"compute {loaded.plan.problem.op}")
+        check(status, f"compute {problem.op}")
 
 
 @functools.cache
@@ -118,26 +120,32 @@ def _with_constants(plan: Plan, executable: Descriptor) -> _Loaded:
     return _Loaded(plan, executable, constants)
 
 
-def _check_forms(plan: Plan, tensors: Sequence[Any]) -> None:
-    """Raise unless the tensors are those that the plan is of: cuDNN sees their addresses alone."""
-    op, forms = plan.problem.op, plan.problem.tensors
+def given_tensors(problem: Problem, tensors: Sequence[Any]) -> list[Any]:
+    """The tensor of each form of a problem, in their order, of those that a program gives."""
+    count = len(problem.inputs)
+    copies = len(problem.outputs) if problem.joined else 1
+    return [*tensors[:count], *list(tensors[count:]) * copies]
+
+
+def _address(tensor: Any, form: TensorForm) -> int:
+    """Where the first element of a form is."""
+    return int(tensor.data_ptr()) + form.offset_bytes
+
+
+def _check_forms(problem: Problem, tensors: Sequence[Any]) -> None:
+    """Raise unless the tensors are those of a problem: cuDNN sees their addresses alone."""
+    op, forms = problem.op, problem.tensors
     sizes = [each.numel() for each in tensors]
-    if sizes != [_elements(form) for form in forms]:
+    if sizes != [form.size for form in forms]:
         raise CudnnError(f"cuDNN: {op} of {forms}, but tensors of {sizes} elements are given")
     dtypes = [str(each.dtype) for each in tensors]
     if dtypes != [form.dtype for form in forms]:
         raise CudnnError(f"cuDNN: {op} of {forms}, but tensors of {dtypes} are given")
-    for tensor in tensors:
+    for tensor, form in zip(tensors, forms, strict=True):
         if tensor.device != tensors[-1].device:
             raise CudnnError(f"cuDNN: {op} of tensors on {tensor.device} and {tensors[-1].device}")
-        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+        if not tensor.is_contiguous() or _address(tensor, form) % ALIGNMENT:
             raise CudnnError(
                 f"cuDNN: {op} of a tensor that is strided, or begins at no multiple of {ALIGNMENT} "
                 "bytes; pass a copy (graphgrad.copy)"
             )
-
-
-def _elements(form: TensorForm) -> int:
-    """Elements of a tensor that is laid out without gaps."""
-    span = zip(form.shape, form.strides, strict=True)
-    return 1 + sum((extent - 1) * stride for extent, stride in span)

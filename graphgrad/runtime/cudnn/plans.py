@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 from . import backend
 from .backend import Attribute, CudnnError, Descriptor, Kind, Note, Type
@@ -33,6 +34,10 @@ NO_PLAN = "cuDNN has no plan"
 
 WORKSPACE_LIMIT = 512 << 20
 """Bytes of scratch memory that a plan may ask for."""
+
+
+Configuration: TypeAlias = tuple[int, tuple[tuple[str, int], ...]]
+"""An engine of cuDNN by its number, and its settings by name, sorted."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,12 @@ class Plan:
     scratches: tuple[tuple[int, int], ...] = ()
     scratch_bytes: int = 0
 
+    @property
+    def configuration(self) -> Configuration:
+        """The engine and its settings, by which a plan is known among all of its problem."""
+        engine = json.loads(self.serialized)["engine"]
+        return engine["engineId"], tuple(sorted(engine["knobChoices"].items()))
+
     def to_json(self) -> str:
         """A text that `from_json` reads."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
@@ -95,9 +106,13 @@ def forbidden_notes(problem: Problem) -> frozenset[Note]:
 
 
 def make_plan(
-    problem: Problem, target: Descriptor, architecture: int, limit: int = WORKSPACE_LIMIT
+    problem: Problem,
+    target: Descriptor,
+    architecture: int,
+    limit: int = WORKSPACE_LIMIT,
+    order: Sequence[Configuration] = (),
 ) -> Plan:
-    """The first plan that cuDNN proposes and that may be taken.
+    """The best plan that cuDNN proposes and that may be taken.
 
     Parameters
     ----------
@@ -108,6 +123,8 @@ def make_plan(
         Its compute capability, such as 90.
     limit : int
         Bytes of scratch memory that it may ask for.
+    order : sequence of Configuration
+        Those that were timed, the fastest first. Without one that is proposed, cuDNN's first plan.
 
     Raises
     ------
@@ -115,6 +132,35 @@ def make_plan(
         There is none; says how many were proposed, and why they were passed over.
     """
     passed_over: dict[str, int] = {}
+    plans = plans_of(problem, target, architecture, limit, passed_over)
+    best = next(plans, None)
+    if best is None:
+        reasons = ", ".join(f"{why} ({count}×)" for why, count in sorted(passed_over.items()))
+        raise CudnnError(f"{NO_PLAN} for {problem.op}: {reasons or 'nothing is proposed'}")
+    rank = _rank(best, order)
+    while order and rank and (plan := next(plans, None)) is not None:
+        if (new := _rank(plan, order)) < rank:
+            best, rank = plan, new
+    return best
+
+
+def _rank(plan: Plan, order: Sequence[Configuration]) -> int:
+    """The place of a plan among configurations; behind all if it is none of them."""
+    return order.index(plan.configuration) if plan.configuration in order else len(order)
+
+
+def plans_of(
+    problem: Problem,
+    target: Descriptor,
+    architecture: int,
+    limit: int = WORKSPACE_LIMIT,
+    passed_over: dict[str, int] | None = None,
+) -> Iterator[Plan]:
+    """The plans that may be taken, in cuDNN's order of preference; as of `make_plan`.
+
+    Counts those that may not, by the reason, in `passed_over`.
+    """
+    passed_over = {} if passed_over is None else passed_over
     graph = operation_graph(problem)
     for candidate in _candidates(problem, graph.descriptor, target, passed_over):
         workspace = graph.scratch_bytes + candidate.workspace
@@ -122,7 +168,7 @@ def make_plan(
             _count(passed_over, f"more than {limit} bytes of workspace")
             continue
         serialized = bytes(candidate.descriptor.values(Attribute.PLAN_JSON, Type.CHAR))
-        return Plan(
+        yield Plan(
             problem,
             workspace,
             candidate.engine,
@@ -134,8 +180,6 @@ def make_plan(
             tuple(graph.scratches.items()),
             graph.scratch_bytes,
         )
-    reasons = ", ".join(f"{why} ({count}×)" for why, count in sorted(passed_over.items()))
-    raise CudnnError(f"{NO_PLAN} for {problem.op}: {reasons or 'nothing is proposed'}")
 
 
 def load(plan: Plan, target: Descriptor) -> Descriptor:

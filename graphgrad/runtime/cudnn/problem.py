@@ -35,11 +35,33 @@ class TensorForm:
     strides : tuple of int
         In elements.
     dtype : str
+    offset : int
+        The place of its first element in the tensor that a program gives.
+    elements : int
+        Those of that tensor; 0 if these are as many as the form reaches.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
+    offset: int = 0
+    elements: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Elements of memory from the first of a tensor to its own last."""
+        span = zip(self.shape, self.strides, strict=True)
+        return self.offset + 1 + sum((extent - 1) * stride for extent, stride in span)
+
+    @property
+    def size(self) -> int:
+        """Elements of the tensor that a program gives."""
+        return self.elements or self.reach
+
+    @property
+    def offset_bytes(self) -> int:
+        """What is in front of its first element."""
+        return self.offset * _BYTES[self.dtype]
 
     @property
     def bytes(self) -> int:
@@ -93,6 +115,8 @@ class Problem:
         Of the products of queries and keys.
     causal : bool
         Whether queries attend no keys behind their own position.
+    joined : bool
+        Whether the outputs are parts of one tensor that a program gives.
     """
 
     op: str
@@ -107,6 +131,7 @@ class Problem:
     results: tuple[int, ...] = (0,)
     scale: float = 1.0
     causal: bool = False
+    joined: bool = False
 
     @property
     def output(self) -> TensorForm:
@@ -174,6 +199,7 @@ class Problem:
             **{name: tuple(described[name]) for name in windows},
             scale=described["scale"],
             causal=described["causal"],
+            joined=described["joined"],
             epilogue=tuple(
                 Step(each["op"], tuple(each["operands"])) for each in described["epilogue"]
             ),
@@ -182,7 +208,7 @@ class Problem:
 
 def _tensor(described: Mapping[str, Any]) -> TensorForm:
     return TensorForm(
-        tuple(described["shape"]), tuple(described["strides"]), str(described["dtype"])
+        **{**described, "shape": tuple(described["shape"]), "strides": tuple(described["strides"])}
     )
 
 

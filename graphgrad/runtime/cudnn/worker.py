@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .backend import CudnnError
+from .backend import CudnnError, version
 from .graphs import device
 from .plans import load, make_plan
 from .problem import Problem
@@ -30,9 +30,10 @@ def main() -> None:
 def _answer(request: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, str]:
     try:
         target = device(request["properties"])
-        plan = make_plan(
-            Problem.from_json(described), target, request["architecture"], request["limit"]
-        )
+        problem = Problem.from_json(described)
+        timed = request["timed"].get(str(version()), {}).get(problem.key, ())
+        order = [(engine, tuple(map(tuple, settings))) for engine, settings in timed]
+        plan = make_plan(problem, target, request["architecture"], request["limit"], order)
         load(plan, target)  # as the program will
     except CudnnError as error:
         return {"error": str(error)}

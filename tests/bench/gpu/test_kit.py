@@ -4,6 +4,7 @@ The Python that runs it has numpy and nothing else: no graphgrad, no TVM but the
 """
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -101,7 +102,10 @@ def test_everything_passes(unpacked, run, tmp_path):
     timed = lines[TIMED, "graphgrad fp32"]
     assert timed["status"] == "measured" and timed["figures"]["step_ms"] > 0
     assert len(timed["figures"]["turns_ms"]) == 2
-    assert "not available" in lines[TIMED, "graphgrad bf16"]["reason"]
+    half = lines[CHECK.replace("32", "16").replace("float", "bfloat"), "graphgrad"]["figures"]
+    assert 1e-4 < half["distances"]["params"] < 4 * half["torch_cpu_distances"]["params"]
+    assert lines[TIMED, "graphgrad bf16"]["status"] == "measured"
+    assert "not packed for a cpu" in lines[TIMED, "graphgrad own bf16"]["reason"]
     assert lines[TIMED, "torch eager fp32"]["status"] == "BROKEN"
     text = (tmp_path / "results" / "results.txt").read_text()
     assert CHECK in text and "NOT FINISHED" not in text
@@ -132,7 +136,9 @@ def test_one_bad_check_costs_one_line(unpacked, run, tmp_path):
 
 
 def test_what_was_not_packed_is_told(unpacked, run, tmp_path):
-    kit = altered(unpacked, tmp_path / "kit", failed={CHECK: "LoweringError: no", TIMED: "no"})
+    kit = altered(
+        unpacked, tmp_path / "kit", failed={CHECK: "LoweringError: no", f"{TIMED}.fp32": "no"}
+    )
     done, lines = run(kit, "--only", "graphgrad")
     assert done.returncode == 1
     assert lines[CHECK, "graphgrad"]["reason"] == "not packed: LoweringError: no"
@@ -142,12 +148,29 @@ def test_what_was_not_packed_is_told(unpacked, run, tmp_path):
 def test_without_time_nothing_runs_and_all_is_told(unpacked, run):
     _, lines = run(unpacked, "--time-budget", "0.001")
     assert {line["status"] for line in lines.values()} == {"not run"}
-    assert len(lines) == 2 + 9
+    assert len(lines) == 2 * 2 + 12
+
+
+def test_the_calls_of_a_step_are_timed_one_by_one(unpacked, python):
+    program = unpacked / "bench" / "gpu" / "racer.py"
+    variables = {"PYTHONPATH": str(unpacked / "python"), "TVM_USE_RUNTIME_LIB": "1"}
+    done = subprocess.run(
+        [python, program, TIMED, "graphgrad fp32"],
+        input='{"calls": 2}\n',
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | variables,
+    )
+    first, calls = map(json.loads, done.stdout.splitlines())
+    assert first["initial_loss"] > 0
+    assert len(calls["calls"]) > 20 and all(seconds > 0 for _, seconds in calls["calls"])
+    assert any("matmul" in name for name, _ in calls["calls"])
 
 
 @pytest.mark.parametrize("changes, arguments, text", [
     ({"python": "3.99"}, [], "packed for Python 3.99"),
-    ({"format": 99}, [], "format 99, expected 1"),
+    ({"format": 99}, [], "format 99, expected 2"),
     ({}, ["--only", "resnet99"], "nothing matches"),
     ({}, ["--time-budget", "0"], "above zero"),
 ], ids=["python", "format", "only", "budget"])  # fmt: skip

@@ -24,6 +24,9 @@ class Process:
     def run(self, timed, untimed=0):
         return [1e-3 * self.losses[self.name]] * timed
 
+    def ask(self, request):
+        return {"calls": [["kernel", 3e-6], ["gg.lib.cudnn", 5e-6], ["kernel", 3e-6]]}
+
     def close(self):
         pass
 
@@ -33,10 +36,11 @@ def raced(monkeypatch):
     """Race; return the last line of each contender."""
     import race
 
-    def run(losses, seconds=60.0, failed=()):
+    def run(losses, seconds=60.0, failed=(), device="cuda", predicted=None):
         monkeypatch.setattr(race, "Stepping", Process)
         Process.losses = losses
-        kit = SimpleNamespace(about={"failed": dict.fromkeys(failed, "no")}, device="cuda")
+        about = {"failed": dict.fromkeys(failed, "no")}
+        kit = SimpleNamespace(about=about, device=device, calls=lambda name: predicted)
         settings = race.Settings(2, 0.01, 10.0, time.monotonic() + seconds)
         lines = {}
         started = race.Race(kit, "net", settings, lambda line: lines.update({line.by: line}))
@@ -51,6 +55,18 @@ def test_times_are_medians(raced):
     assert [line.status for line in lines.values()] == ["measured"] * 2
     assert lines[OURS].figures["step_ms"] == pytest.approx(2.0)
     assert lines[OURS].figures["steps_per_turn"] == 5
+
+
+def test_calls_are_compared_with_their_prediction(raced):
+    kernel = {"name": "kernel", "seconds": 2e-6, "is_of_library": False}
+    library = {"name": "cuDNN matmul", "seconds": 4.5e-6, "is_of_library": True}
+    lines = raced({OURS: 2.0, EAGER: 2.0}, predicted=[kernel, library, kernel])
+    figures = lines[OURS].figures
+    assert figures["predicted_ms"] == pytest.approx(8.5e-3)
+    assert [row["name"] for row in figures["furthest"]] == ["kernel", "cuDNN matmul"]
+    first = figures["furthest"][0]
+    assert (first["calls"], first["measured_ms"]) == (2, pytest.approx(6e-3))
+    assert "furthest" not in lines[EAGER].figures
 
 
 @pytest.mark.parametrize(
@@ -82,7 +98,8 @@ def test_who_fails_is_told_and_the_others_race(raced, by, error, status, bad):
 
 def test_what_cannot_start(raced):
     losses = {OURS: 2.0, "graphgrad tf32": 2.0, EAGER: 2.0}
-    assert "not available" in raced(losses)["graphgrad tf32"].reason
-    lines = raced(losses, failed=["net"])
+    assert raced(losses)["graphgrad tf32"].status == "measured"
+    assert "not packed for a cpu" in raced(losses, device="cpu")["graphgrad tf32"].reason
+    lines = raced(losses, failed=["net.fp32"])
     assert (lines[OURS].status, lines[EAGER].status) == ("BROKEN", "measured")
     assert {line.reason for line in raced(losses, seconds=-1.0).values()} == {"no time was left"}

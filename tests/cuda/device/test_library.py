@@ -85,6 +85,32 @@ def test_attention_and_its_gradient(library):
         assert ops == ["attention", "attention_gradient"] * 2  # in either order of threads
 
 
+def test_parts_of_a_product_attend_where_they_are(library):
+    heads, features = 3, 8
+
+    def build(b, x, w):
+        product = b.emit(relax.op.matmul(x, w))
+        apart = b.emit(relax.op.reshape(product, (2, 7, 3, heads, features)))
+        split = b.emit(relax.op.split(b.emit(permute(apart, [2, 0, 3, 1, 4])), 3, axis=0))
+        parts = [b.emit(relax.TupleGetItem(split, place)) for place in range(3)]
+        parts = [b.emit(relax.op.squeeze(part, [0])) for part in parts]
+        call = call_op(tvm.ir.Op.get(ATTENTION), parts, scale=0.3, causal="TopLeft")
+        return b.emit(relax.TupleGetItem(b.emit(call), 0))
+
+    types = [((2, 7, 16), HALF), ((16, 3 * heads * features), HALF)]
+    mod = gg.vjp(function(build, *types, name="attend"), "attend")
+    rng = np.random.default_rng(0)
+    params = mod["attend_vjp"].params
+    arrays = [rng.standard_normal([int(n) for n in p.ty.shape]).astype(HALF) for p in params]
+    Program(mod).check("attend_vjp", *arrays)
+    if library is not None:
+        problems = [each for each in library.computed if each.op != MATMUL]
+        assert [each.joined for each in problems] == [False, True] * 2  # in either order of threads
+        begins = [heads * features * place for place in range(3)]
+        assert all([x.offset for x in each.inputs[:3]] == begins for each in problems)
+        assert [x.offset for x in problems[1].outputs] == begins
+
+
 def test_a_step_is_that_of_our_kernels(library):
     model = deep(blocks=2, channels=8)
     rng = np.random.default_rng(0)

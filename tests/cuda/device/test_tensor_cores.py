@@ -73,6 +73,8 @@ CASES = {
     "epilogue": (biased, (24, 32), (32, 40), (40,), (24, 40)),
     "first": (conv(strides=1, padding=1), (2, 8, 9, 7), (12, 8, 3, 3)),
     "last": (conv(strides=2, padding=1, **LAST), (2, 10, 10, 16), (24, 3, 3, 16)),
+    "groups first": (conv(padding=1, groups=2), (2, 20, 5, 6), (18, 10, 3, 3)),
+    "groups last": (conv(strides=2, padding=1, groups=3, **LAST), (2, 9, 9, 27), (48, 3, 3, 9)),
     "expression": (te_call(from_above), (18, 26), (20, 24)),
 }
 """Functions of tensors, and their shapes: extents that fill tiles and words, and that do not."""

@@ -6,8 +6,10 @@ import pytest
 from tvm import te, tirx
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import stages
-from graphgrad.lower.cpu.buffer_views import joined
+from graphgrad.ir.kernel_structure import stages, statements_of
+from graphgrad.ir.loops import block, loops, store
+from graphgrad.lower.cpu.buffer_views import BufferView, joined
+from graphgrad.lower.cpu.interleaved_parts import interleave_parts
 from graphgrad.lower.cpu.residues import split_residues
 from graphgrad.ops.conv import Window, data_gradient
 from tests.lower.kernel_programs import run, tensor
@@ -177,3 +179,62 @@ def test_parts_are_stages_of_known_structure():
     assert not any(buffer.same_as(parts[0].base) for buffer in written)
     elements = [prod(int(extent) for extent in part.buffer.shape) for part in parts]
     assert sum(elements) == 13 * 17 * 24
+
+
+def strided_depthwise(shape, strides, padding=1, kernel=3):
+    """Return the data gradient of a strided depthwise convolution, masked, and its arguments."""
+    batch, height, width, channels = shape
+    window = Window(strides, (padding,) * 4, (1, 1), channels)
+    out = [
+        (extent + 2 * padding - kernel) // stride + 1
+        for extent, stride in zip((height, width), strides, strict=True)
+    ]
+    ct, w = tensor(batch, *out, channels, name="ct"), tensor(kernel, kernel, 1, channels, name="w")
+    gradient = data_gradient(ct, w, shape, window, ORDERS["last"], "float32")
+    other, zero = tensor(*shape, name="other"), tirx.const(0, "float32")
+    masked = mapped(gradient, other, body=lambda a, b: tirx.if_then_else(b > 0, a, zero))
+    return [ct, w, other], masked
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "padding", "kernel"),
+    [
+        ((8, 48, 48, 48), (2, 2), 1, 3),
+        ((40, 24, 28, 48), (2, 2), 1, 3),
+        ((8, 28, 28, 96), (2, 2), 1, 3),
+        ((3, 13, 17, 64), (2, 2), 1, 3),
+        ((4, 52, 48, 64), (2, 2), 2, 5),
+        ((4, 63, 64, 64), (3, 2), 1, 3),
+        ((8, 40, 40, 24), (1, 2), 1, 3),
+    ],
+)
+def test_the_parts_of_a_depthwise_gradient_share_loops(shape, strides, padding, kernel):
+    inputs, output = strided_depthwise(shape, strides, padding, kernel)
+    runs = run(inputs, [output])
+    runs.agree()
+    # Where strides divide the extents all parts are equally long, and one loop goes over all.
+    if all(extent % stride == 0 for extent, stride in zip(shape[1:3], strides, strict=True)):
+        _, together = runs.text.split('T.sblock("interleaved")')
+        assert together.count("T.parallel") == 1
+
+
+def test_a_part_that_reads_another_has_loops_of_its_own():
+    """Neighboring nests of one tensor whose second reads what the first stores are not joined."""
+    base = tirx.decl_buffer((16, 32), "float32", "base")
+    parts = [tirx.decl_buffer((8, 32), "float32", name) for name in ("even", "odd")]
+    views = [
+        BufferView(part, base, lambda at, number=number: [at[0] * 2 + number, at[1]])
+        for number, part in enumerate(parts)
+    ]
+
+    def nest(part, value):
+        i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
+        return loops([(i, 8), (j, 32)], store(part, [i, j], value(i, j)))
+
+    def shared(second):
+        first = nest(parts[0], lambda i, j: tirx.const(1, "float32"))
+        body = block("root", first, nest(parts[1], second), buffers=parts)
+        return len(statements_of(interleave_parts(body, views).block.body))
+
+    assert shared(lambda i, j: tirx.const(2, "float32")) == 1
+    assert shared(lambda i, j: tirx.BufferLoad(parts[0], [7 - i, j])) == 2

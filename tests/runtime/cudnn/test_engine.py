@@ -95,5 +95,21 @@ def test_constants_are_in_memory_that_stays(device):
     assert {number: each.value for number, each in constants.items()} == {4: 0.5, 9: -math.inf}
 
 
+def test_parts_of_a_tensor_are_addressed_in_it(device):
+    first, second = (TensorForm((1, 2, 4), (16, 8, 1), "float32", at, 16) for at in (0, 4))
+    parted = replace(PRODUCT, outputs=(first, second), joined=True)
+    a, b, whole, workspace = tensors(6, 12, 16, workspace=64)
+    given = engine.given_tensors(parted, [a, b, whole])
+    assert given == [a, b, whole, whole]
+    addresses = [engine._address(*pair) for pair in zip(given[2:], parted.outputs, strict=True)]
+    assert addresses == [whole.data_ptr(), whole.data_ptr() + 16]
+    made = replace(plan(), problem=parted)
+    with pytest.raises(CudnnError, match=r"tensors of \[6, 12, 15, 15\] elements"):
+        call(made, *tensors(6, 12, 15, workspace=64))
+    uneven = replace(parted, outputs=(first, replace(second, offset=1)))
+    with pytest.raises(CudnnError, match="begins at no multiple of 16"):
+        call(replace(made, problem=uneven), a, b, whole, workspace)
+
+
 def test_a_wide_stride_counts_to_the_last_element():
-    assert engine._elements(TensorForm((2, 3), (10, 1), "float32")) == 13
+    assert TensorForm((2, 3), (10, 1), "float32").reach == 13

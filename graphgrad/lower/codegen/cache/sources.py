@@ -31,9 +31,13 @@ def sources_changed() -> bool:
 
 @cache
 def sources_digest() -> str | None:
-    """A digest of the sources of graphgrad; None if there are none, or one cannot be read."""
+    """A digest of the sources of graphgrad; None if there are none, or one cannot be read.
+
+    What was measured of a device decides as they do.
+    """
     digest = hashlib.sha256()
-    paths = _sources(_PACKAGE)
+    modules = _sources(_PACKAGE)
+    paths = [*modules, *sorted(_PACKAGE.rglob("timed_plans/*.json"))]
     for path in paths:
         try:
             content = path.read_bytes()
@@ -41,7 +45,7 @@ def sources_digest() -> str | None:
             return None
         digest.update(f"{path.relative_to(_PACKAGE)} {len(content)}\n".encode())
         digest.update(content)
-    return digest.hexdigest() if paths else None
+    return digest.hexdigest() if modules else None
 
 
 @cache

@@ -30,6 +30,7 @@ from .store import result_store_of
 
 if TYPE_CHECKING:
     from ...kernels.pads import Border
+    from ..buffer_views import BufferView
 
 _MIN_TERMS_HIDING_STORES = 512
 """Terms of a sum from which on the time to store it element by element is negligible."""
@@ -63,6 +64,7 @@ def nest_of(
     arguments: Sequence[Any] = (),
     lasting: Sequence[Any] = (),
     rounded: Sequence[Any] = (),
+    parts: Sequence[BufferView] = (),
 ) -> Any | None:
     """The nest that computes a contraction and its epilogue.
 
@@ -84,6 +86,8 @@ def nest_of(
         The arguments that are the same in each step of a loop over time around the kernel.
     rounded : sequence of Buffer, optional
         The kernel's own buffers of float32 that hold numbers of bfloat16.
+    parts : sequence of BufferView, optional
+        The residue classes of interleaved tensors, between whose elements other stages store.
     """
     contraction = _contraction_of(stage, blocks[stage.name])
     if contraction is None:
@@ -91,7 +95,7 @@ def nest_of(
     if lasting:
         factors = [n for n in (0, 1) if is_among(buffer_of(contraction.loads[n]), lasting)]
         contraction = replace(contraction, lasting=frozenset(factors))
-    result_store = result_store_of(stage, epilogue, blocks)
+    result_store = result_store_of(stage, epilogue, blocks, [view.buffer for view in parts])
     if result_store is None:
         return None
     # Reading around a copy pays only if both factors are vectors, as in depthwise convolutions;

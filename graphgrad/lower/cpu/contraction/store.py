@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Load, Stage, statements_of, static, stride, substitute_values
+from ....ir.kernel_structure import (
+    Load,
+    Stage,
+    is_among,
+    statements_of,
+    static,
+    stride,
+    substitute_values,
+)
 from ....ir.visits import nodes_in
 from ...kernels.contraction import fixed_iterators
 from ...kernels.epilogue import Epilogue
@@ -21,9 +29,12 @@ class ResultStore(Protocol):
     ----------
     once : bool
         Whether an element must not be stored twice.
+    interleaved : bool
+        Whether others store between the elements that are neighbors here.
     """
 
     once: bool
+    interleaved: bool
 
     def step(self, axis: Any) -> int | None:
         """The distance in memory, in elements, of stored values along an axis of the contraction.
@@ -49,8 +60,9 @@ class PlainStore:
 
     once = False
 
-    def __init__(self, realize: Any) -> None:
+    def __init__(self, realize: Any, parts: Sequence[Any] = ()) -> None:
         store = statements_of(realize.block.body)[0]
+        self.interleaved = is_among(store.buffer, parts)
         self._store = substitute_values(store, fixed_iterators(realize))
 
     def step(self, axis: Any) -> int | None:
@@ -71,11 +83,12 @@ class EpilogueStore:
     read what the first has overwritten.
     """
 
-    def __init__(self, epilogue: Epilogue, realize: Any) -> None:
+    def __init__(self, epilogue: Epilogue, realize: Any, parts: Sequence[Any] = ()) -> None:
         self._taken = epilogue.taken
         self._along = epilogue.along
         self._fixed = fixed_iterators(realize)
         self._store = statements_of(realize.block.body)[0]
+        self.interleaved = is_among(self._store.buffer, parts)
         self.once = any(_is_like(load.source, self._store.buffer) for load in self._others())
 
     def step(self, axis: Any) -> int | None:
@@ -120,7 +133,10 @@ def _is_like(buffer: Any, other: Any) -> bool:
 
 
 def result_store_of(
-    stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any]
+    stage: Stage,
+    epilogue: Epilogue | None,
+    blocks: Mapping[str, Any],
+    parts: Sequence[Any] = (),
 ) -> PlainStore | EpilogueStore | None:
     """The store of a stage's results; None if its epilogue does more than to store one value.
 
@@ -131,11 +147,13 @@ def result_store_of(
         The map that takes each of the stage's results.
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
+    parts : sequence of Buffer, optional
+        Those between whose elements others store.
     """
     if epilogue is None:
-        return PlainStore(blocks[stage.name])
+        return PlainStore(blocks[stage.name], parts)
     map_block = blocks[epilogue.stage.name]
-    return EpilogueStore(epilogue, map_block) if _is_single_store(map_block) else None
+    return EpilogueStore(epilogue, map_block, parts) if _is_single_store(map_block) else None
 
 
 def _is_single_store(realize: Any) -> bool:

@@ -94,7 +94,7 @@ def best_tile(
     best_tile_so_far, least_cycles = None, math.inf
     for vector_axis in contraction.spatial:
         store_step = result_store.step(vector_axis)
-        for tile in _tiles_along(contraction, vector_axis, processor):
+        for tile in _tiles_along(contraction, vector_axis, processor, result_store.interleaved):
             # Vectors at a ragged end overlap those before, which would store an element twice.
             in_vectors = store_step == 1 and not (
                 result_store.once and volume([vector_axis]) % tile.width
@@ -119,7 +119,7 @@ def is_short(contraction: Contraction, vector: Axis) -> bool:
 
 
 def _tiles_along(
-    contraction: Contraction, vector_axis: Axis, processor: Processor
+    contraction: Contraction, vector_axis: Axis, processor: Processor, interleaved: bool
 ) -> Iterator[Tile]:
     """Yield the candidate tiles whose vectors lie along an axis."""
     panel = panel_factor(contraction, vector_axis)
@@ -140,6 +140,8 @@ def _tiles_along(
         max_rows = (processor.registers - 2 - vectors) // vectors
         if is_short(contraction, vector_axis):
             max_rows = min(max_rows, _MAX_SHORT_SUM_VECTORS // vectors)
+            # The nests of an interleaved tensor go on together, one element along rows at a time.
+            max_rows = 1 if interleaved else max_rows
         if contraction.inside:
             max_rows = min(max_rows, (_MAX_GUARDED_TILE_BYTES - 1) // (vectors * lanes * itemsize))
         for rows in _rows(row_axes, max_rows):

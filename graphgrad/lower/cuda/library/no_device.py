@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -71,33 +70,36 @@ def libraries() -> list[str]:
         There is no C compiler, or it fails.
     """
     digest = hashlib.sha256("".join(_SOURCES.values()).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"graphgrad-no-device-{os.getuid()}-{digest}"
-    if not folder.exists():
-        unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
-        try:
-            for name, source in _SOURCES.items():
-                _compile(source, unfinished / name)
-            unfinished.rename(folder)
-        except OSError as error:
-            if not folder.exists():  # else another process was faster
-                raise LoweringError(f"cannot write {folder}: {error}") from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    if folder.stat().st_uid != os.getuid():
-        raise LoweringError(f"{folder} is another user's: what is in it would be run; remove it")
+    try:
+        folder = Path(tempfile.gettempdir()) / f"graphgrad-no-device-{os.getuid()}-{digest}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise LoweringError(
+                f"{folder} is another user's: what is in it would be run; remove it"
+            )
+        for name, source in _SOURCES.items():
+            if not (folder / name).exists():
+                unfinished = folder / f".{name}.{os.getpid()}"
+                _compile(source, name, unfinished)
+                unfinished.replace(folder / name)
+    except OSError as error:
+        raise LoweringError(f"stand-ins for the driver cannot be written: {error}") from error
     return [str(folder / name) for name in _SOURCES]
 
 
-def _compile(source: str, path: Path) -> None:
+def _compile(source: str, name: str, path: Path) -> None:
     compiler = cc.get_cc()
     if compiler is None:
         raise LoweringError(
             "cuDNN plans with a C compiler at hand: install g++, gcc or clang, or name one in CXX"
         )
     # By its name inside, the loader takes it for the library that it stands for.
-    command = [compiler, "-xc", "-", "-shared", "-fPIC", "-w", f"-Wl,-soname,{path.name}"]
-    process = subprocess.run(
-        [*command, "-o", str(path)], input=source, capture_output=True, text=True, check=False
-    )
+    command = [compiler, "-xc", "-", "-shared", "-fPIC", "-w", f"-Wl,-soname,{name}"]
+    try:
+        process = subprocess.run(
+            [*command, "-o", str(path)], input=source, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise LoweringError(f"the C compiler {compiler} does not run: {error}") from error
     if process.returncode:
-        raise LoweringError(f"{compiler} fails on a stand-in of {path.name}: {process.stderr}")
+        raise LoweringError(f"{compiler} fails on a stand-in of {name}: {process.stderr}")

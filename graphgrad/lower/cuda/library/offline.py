@@ -16,6 +16,7 @@ from ....runtime.cudnn.plans import WORKSPACE_LIMIT, Plan
 from ....runtime.cudnn.problem import Problem
 from .devices import capability_of
 from .no_device import libraries
+from .timed import timed_orders
 
 WORKER = [
     sys.executable,
@@ -34,8 +35,10 @@ def plan_all(
 ) -> dict[Problem, Plan | str]:
     """For each problem a plan, or why there is none.
 
-    cuDNN plans in a process of its own. Where it crashes, which a library may, the problem that it
-    was at has no plan, and the others are planned by another process.
+    The plan is that which was the fastest of those timed on such a device by the same version of
+    cuDNN (`timed`), else cuDNN's first. cuDNN plans in a process of its own. Where it crashes,
+    which a library may, the problem that it was at has no plan, and the others are planned by
+    another process.
 
     Parameters
     ----------
@@ -69,6 +72,7 @@ def _ask(
         "properties": dict(properties),
         "architecture": capability_of(properties),
         "limit": WORKSPACE_LIMIT,
+        "timed": timed_orders(properties["deviceName"], problems),
         "problems": [problem.to_json() for problem in problems],
     }
     # What cuDNN logs would be between the answers.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from ....ir.attributes import Attributes
-from ....ir.calls import calls_op
-from ....ir.kernel_structure import static
-from ....ir.tensor import type_shape
 from ....ops.conv import SPATIAL, Layouts, Window
-from ....runtime.cudnn.problem import MATMUL, Problem, TensorForm, strides_of
+from ....runtime.cudnn.problem import MATMUL, Problem, TensorForm
+from .views import View, plain
 
 _CONVOLUTIONS = {
     **{f"relax.nn.conv{rank}d": "conv_forward" for rank in (2, 3)},
@@ -25,63 +22,8 @@ _CONVOLUTIONS = {
 
 PRODUCT = "relax.matmul"
 
-RESHAPE = "relax.reshape"
-
-_DTYPES = ("float16", "bfloat16", "float32")
-"""Not float64: a GPU's library computes it by plans that need memory beyond measure."""
-
 _MATRIX = 2
 """Axes of a matrix."""
-
-
-@dataclass(frozen=True)
-class View:
-    """A tensor that a product reads with its axes in another order than in memory.
-
-    Attributes
-    ----------
-    tensor : relax.Expr
-        As it is in memory.
-    axes : sequence of int
-        For each axis of the view, that of the tensor.
-    """
-
-    tensor: Any
-    axes: Sequence[int]
-
-    @property
-    def form(self) -> TensorForm | None:
-        """As a library is told of it; None if it has no fixed shape, or is no float tensor."""
-        shape = _extents(self.tensor.ty)
-        if shape is None:
-            return None
-        strides = strides_of(shape)
-        return TensorForm(
-            tuple(shape[axis] for axis in self.axes),
-            tuple(strides[axis] for axis in self.axes),
-            str(self.tensor.ty.dtype),
-        )
-
-
-def strip_reshapes(tensor: Any, bound: Mapping[Any, Any]) -> Any:
-    """The tensor with the elements of another in memory: a library is told the form alone.
-
-    Parameters
-    ----------
-    tensor : relax.Expr
-    bound : mapping
-        The values of those variables that may be looked behind.
-    """
-    value = bound.get(tensor)
-    while value is not None and (calls_op(value, RESHAPE) or isinstance(value, tvm.ir.Var)):
-        tensor = value if isinstance(value, tvm.ir.Var) else value.args[0]
-        value = bound.get(tensor)
-    return tensor
-
-
-def plain(tensor: Any) -> View:
-    """A tensor as it is in memory."""
-    return View(tensor, tuple(range(len(type_shape(tensor.ty)))))
 
 
 def problem_of(call: relax.Call, operands: Sequence[View], tf32: bool) -> Problem | None:
@@ -96,14 +38,11 @@ def problem_of(call: relax.Call, operands: Sequence[View], tf32: bool) -> Proble
         Whether operands of float32 may be rounded to 10 bits of mantissa.
     """
     name = str(getattr(call.op, "name", ""))
-    output = _extents(call.ty)
-    forms = [operand.form for operand in operands]
-    if output is None or 0 in output or any(form is None for form in forms):
+    views = (*operands, plain(relax.Var("result", call.ty)))
+    forms = [form for view in views if (form := view.form) is not None and 0 not in form.shape]
+    if len(forms) < len(views) or forms[0].dtype != forms[1].dtype:
         return None
-    inputs: list[TensorForm] = [form for form in forms if form is not None and 0 not in form.shape]
-    result = TensorForm(tuple(output), strides_of(output), str(call.ty.dtype))
-    if len(inputs) < len(forms) or inputs[0].dtype != inputs[1].dtype:
-        return None
+    *inputs, result = forms
     tf32 = tf32 and inputs[0].dtype == "float32"
     if name == PRODUCT and result.dtype in (inputs[0].dtype, "float32"):
         return _product(inputs, result, tf32)
@@ -116,14 +55,6 @@ def tensors_of(call: Any) -> list[Any]:
     """The tensors of a call that may be a problem; empty for all other values."""
     name = str(getattr(call.op, "name", "")) if isinstance(call, relax.Call) else ""
     return list(call.args[:2]) if name == PRODUCT or name in _CONVOLUTIONS else []
-
-
-def _extents(ty: Any) -> list[int] | None:
-    """The extents of a tensor that a library may read; None if they are not all known."""
-    if not isinstance(ty, relax.TensorType) or str(ty.dtype) not in _DTYPES or ty.shape is None:
-        return None
-    extents = [static(extent) for extent in type_shape(ty)]
-    return None if None in extents else [int(extent) for extent in extents if extent is not None]
 
 
 def _product(inputs: list[TensorForm], output: TensorForm, tf32: bool) -> Problem | None:
@@ -171,7 +102,8 @@ def _tall(form: TensorForm) -> TensorForm | None:
     if joined is None:
         return None
     rows, step = joined
-    return TensorForm((1, rows, form.shape[-1]), (rows * step, step, form.strides[-1]), form.dtype)
+    strides = (rows * step, step, form.strides[-1])
+    return replace(form, shape=(1, rows, form.shape[-1]), strides=strides)
 
 
 def _stack(form: TensorForm) -> TensorForm | None:
@@ -181,7 +113,8 @@ def _stack(form: TensorForm) -> TensorForm | None:
     if joined is None:
         return None
     count, step = joined
-    return TensorForm((count, *form.shape[outer:]), (step, *form.strides[outer:]), form.dtype)
+    shape, strides = (count, *form.shape[outer:]), (step, *form.strides[outer:])
+    return replace(form, shape=shape, strides=strides)
 
 
 def _convolution(
@@ -234,8 +167,5 @@ def _covers(problem: Problem) -> bool:
 def _reordered(form: TensorForm, layout: str, order: str) -> TensorForm:
     """A form with the axes of a layout in another order."""
     axes = [layout.index(axis) for axis in order]
-    return TensorForm(
-        tuple(form.shape[axis] for axis in axes),
-        tuple(form.strides[axis] for axis in axes),
-        form.dtype,
-    )
+    shape, strides = (tuple(x[axis] for axis in axes) for x in (form.shape, form.strides))
+    return replace(form, shape=shape, strides=strides)

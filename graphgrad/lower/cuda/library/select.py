@@ -22,14 +22,15 @@ from ....memory.effect_order import may_write
 from ....runtime.cudnn.engine import NAME, register
 from ....runtime.cudnn.plans import NO_PLAN, Plan
 from ....runtime.cudnn.problem import Problem
-from ...graph.permuted_products import PERMUTATION, drop_unread, strip_permutations
+from ...graph.permuted_products import PERMUTATION, drop_unread
 from ..compiler import arch_of
 from .cost import epilogue_pays, library_pays
 from .devices import profile_of
 from .epilogues import Block, fused
 from .offline import is_installed, plan_all
 from .pointwise import STEPS
-from .problems import RESHAPE, View, plain, problem_of, strip_reshapes, tensors_of
+from .problems import problem_of, tensors_of
+from .views import RESHAPES, memory_of, plain, view_of
 
 LEAST_WORKSPACE = 1 << 20
 """Bytes of workspace that a call has in any case, for the plan of another device or version."""
@@ -112,11 +113,11 @@ def sites_of(mod: tvm.IRModule, tf32: bool) -> Sites:
         for binding in bindings:
             if not (tensors := tensors_of(binding.value)):
                 continue
-            stripped = [View(*strip_permutations(x, bound)) for x in tensors]
+            stripped = [view_of(x, bound, (PERMUTATION,)) for x in tensors]
             for views in (stripped, [plain(x) for x in tensors]):
                 problem = problem_of(binding.value, views, tf32)
                 if problem is not None:
-                    operands = [strip_reshapes(view.tensor, bound) for view in views]
+                    operands = [memory_of(view.tensor, bound) for view in views]
                     sites[binding.var] = Site(problem, operands, [binding.var])
                     break
 
@@ -179,7 +180,7 @@ def _add_epilogue(sites: Sites, maps: Block, binding: Any, alone: Site) -> None:
     found = fused(maps, binding, alone.problem)
     if found is not None:
         bound = {each.var: each.value for each in maps.bindings}
-        tensors = [*alone.tensors, *(strip_reshapes(each, bound) for each in found.others)]
+        tensors = [*alone.tensors, *(memory_of(each, bound) for each in found.others)]
         sites[binding.var] = Site(found.problem, tensors, found.outputs, found.members)
 
 
@@ -202,7 +203,7 @@ def _with_calls(func: relax.Function, calls: Sites) -> relax.Function:
         return [] if binding.var in gone else [binding]
 
     body = rebuilt(func.body, changed)
-    blocks = drop_unread(list(body.blocks), func, {PERMUTATION, RESHAPE, *STEPS})
+    blocks = drop_unread(list(body.blocks), func, {PERMUTATION, *RESHAPES, *STEPS})
     return relax.BlockBuilder().normalize(
         replace_body(func, relax.SeqExpr(blocks, body.body, body.span))
     )

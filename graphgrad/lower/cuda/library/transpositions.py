@@ -15,13 +15,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ....ir.calls import calls_op
+from ....ir.calls import axes_of_permutation, calls_op
 from ....ir.kernel_calls import uses_in
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import map_functions, replace_bindings, replace_body
 from ....ir.tensor import bits, type_shape
 from ....memory.effect_order import may_write
-from ...graph.permuted_products import PERMUTATION, axes_of_permutation, drop_unread
+from ...graph.permuted_products import PERMUTATION, drop_unread
 from .pointwise import CAST
 from .problems import PRODUCT
 from .select import absence

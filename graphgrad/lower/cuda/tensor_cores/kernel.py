@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 from tvm import tirx
 
-from ....ir.kernel_structure import Axis, Load, Stage, loop_nest, substitute_values
+from ....ir.kernel_structure import Axis, Load, Stage, loop_nest, static, substitute_values
 from ....ir.loops import bound, ceil_div, index, load, loop, registers, sequence, store, variable
-from ....ir.visits import replace_nodes
+from ....ir.visits import nodes_in, replace_nodes
 from ....ir.warps import WARP
 from ...kernels.contraction import Contraction, contraction_of
 from ...kernels.epilogue import Epilogue
@@ -35,58 +35,10 @@ from ..reduction import Target, reduction_of
 from ..threads import barrier
 from .device import FRAGMENT, HALVES, STAGE_CHUNKS, TF32, Warp, chunk_elements
 from .operand import Copy, Operand, operand_of, point, points
-
-MIN_EXTENT = 8
-"""Rows, columns and terms from which on most of a tile is not padding."""
+from .tile import Extents, Tile
 
 _MIN_ARCHITECTURE = 80
 """The first GPUs whose tensor cores take all of bfloat16, float16 and TF32."""
-
-_MAX_TERMS = 8192
-"""Terms of one sum. Tensor cores add up 8 or 16 terms at a time, and may cut off, not round."""
-
-_MIN_TERMS_PER_PART = 512
-"""Terms that a part must have for cutting a sum to be worth a launch."""
-
-_MIN_BUSY_BLOCKS = 128
-"""Blocks of threads that keep a large GPU busy: one for each of its processors."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a block of threads computes.
-
-    Attributes
-    ----------
-    rows, columns : int
-    warps : (int, int)
-        Along rows and along columns.
-    share : float
-        Of the rate of tensor cores, relative to the largest tile: an assumption. Small tiles read
-        more of shared memory, and of global memory, for each product.
-    """
-
-    rows: int
-    columns: int
-    warps: tuple[int, int]
-    share: float
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return math.prod(self.warps) * WARP
-
-
-_TILES = (
-    Tile(128, 128, (2, 4), 1.0),
-    Tile(128, 64, (2, 2), 0.85),
-    Tile(64, 128, (1, 4), 0.85),
-    Tile(64, 64, (2, 2), 0.7),
-    Tile(128, 32, (4, 1), 0.55),
-    Tile(32, 128, (1, 4), 0.55),
-    Tile(32, 32, (2, 2), 0.3),
-)
-
 
 _KINDS = (
     (True, True, False),
@@ -109,6 +61,8 @@ class Product:
     factors : (Expr, Expr)
         The left and the right one, in that dtype, in the variables of the axes.
     batch, rows, columns, terms : list of Axis
+    merged : dict
+        The variables of the stage's axes that are split in two of these, in terms of those.
     """
 
     number: str
@@ -117,29 +71,19 @@ class Product:
     rows: list[Axis]
     columns: list[Axis]
     terms: list[Axis]
+    merged: dict[Any, Any]
 
     @property
-    def tile(self) -> Tile:
-        """The tile that takes the least time, as far as is known."""
-        return min(_TILES, key=self._cost)
+    def extents(self) -> Extents:
+        """How many there are of each."""
+        return Extents(*map(_count, (self.batch, self.rows, self.columns, self.terms)))
 
-    def blocks(self, tile: Tile) -> int:
-        """Blocks of threads."""
-        rows, columns = _count(self.rows), _count(self.columns)
-        return _count(self.batch) * ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns)
 
-    @property
-    def parts(self) -> int:
-        """Into how many parts to cut each sum, at least."""
-        terms = _count(self.terms)
-        wished = math.ceil(_MIN_BUSY_BLOCKS / self.blocks(self.tile))
-        return max(min(wished, terms // _MIN_TERMS_PER_PART), math.ceil(terms / _MAX_TERMS))
-
-    def _cost(self, tile: Tile) -> float:
-        blocks = self.blocks(tile)
-        busy = blocks * max(1, _count(self.terms) // _MIN_TERMS_PER_PART)
-        idle = max(1.0, _MIN_BUSY_BLOCKS / busy)
-        return blocks * tile.rows * tile.columns / tile.share * idle
+def has_tensor_cores(target: tvm.target.Target) -> bool:
+    """Whether kernels for a target multiply on tensor cores, in precisions that these have."""
+    return str(target.kind.name) == "cuda" and (
+        compute_capability(arch_of(target)) >= _MIN_ARCHITECTURE
+    )
 
 
 def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool) -> Product | None:
@@ -156,9 +100,10 @@ def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool
     """
     if any(not axis.extent for axis in stage.axes):
         return None
-    if compute_capability(arch_of(target)) < _MIN_ARCHITECTURE:
+    if not has_tensor_cores(target):
         return None
     contraction = contraction_of(stage, realize)
+    contraction, merged = (None, {}) if contraction is None else _with_groups(contraction)
     numbers = None if contraction is None else _numbers(contraction, tf32)
     if contraction is None or numbers is None:
         return None
@@ -169,12 +114,60 @@ def product_of(stage: Stage, realize: Any, target: tvm.target.Target, tf32: bool
             along = (contraction.depends(0, axis), contraction.depends(1, axis))
             kinds.setdefault((*along, axis.reduced), []).append(axis)
     batch, left, right, terms = (kinds.pop(kind, []) for kind in _KINDS)
-    if kinds or min(map(_count, (left, right, terms))) < MIN_EXTENT:
+    product = Product(number, factors, batch, left, right, terms, merged)
+    if kinds or not product.extents.fits:
         return None
     # Threads store neighboring columns: those should be neighbors in memory.
     if contraction.spatial and _last_long(contraction) in left:
-        left, right, factors = right, left, factors[::-1]
-    return Product(number, factors, batch, left, right, terms)
+        return replace(product, factors=factors[::-1], rows=right, columns=left)
+    return product
+
+
+def _with_groups(contraction: Contraction) -> tuple[Contraction, dict[Any, Any]]:
+    """A contraction over groups, and places in a group, where a read has a quotient of an axis.
+
+    A convolution of groups reads channel ``k // 4 * 8 + c`` for filter k. With k = 4 · g + i, both
+    factors are read along g, and one of them along i.
+
+    Returns
+    -------
+    (Contraction, dict)
+        The variables that are split, in terms of those of the new axes.
+    """
+    loads = [each for factor in contraction.factors for each in nodes_in(factor, Load)]
+    divisors: dict[Any, set[int | None]] = {}
+    for node in nodes_in([list(each.indices) for each in loads], (tirx.FloorDiv, tirx.FloorMod)):
+        divisors.setdefault(node.a, set()).add(static(node.b))
+    analyzer = tvm.sym.Analyzer()
+    merged: dict[Any, Any] = {}
+    axes: dict[Any, tuple[Axis, ...]] = {}
+    for axis in contraction.axes:
+        size, *others = divisors.get(axis.var, {None})
+        if others or not size or not axis.extent or axis.extent % size:
+            continue
+        group, place = (tvm.ir.Var(name, str(axis.var.ty.dtype)) for name in ("group", "place"))
+        axes[axis.var] = (
+            Axis(group, axis.extent // size, axis.reduced),
+            Axis(place, size, axis.reduced),
+        )
+        for each in axes[axis.var]:
+            analyzer.bind(each.var, tvm.ir.Range(0, each.extent))
+        merged[axis.var] = group * size + place
+
+    def read(node: Any) -> Any:
+        indices = [analyzer.simplify(substitute_values(at, merged)) for at in node.indices]
+        return load(node.source, indices)
+
+    def split(before: Sequence[Axis]) -> tuple[Axis, ...]:
+        return tuple(part for axis in before for part in axes.get(axis.var, (axis,)))
+
+    first, second = (replace_nodes(factor, Load, read) for factor in contraction.factors)
+    return replace(
+        contraction,
+        spatial=split(contraction.spatial),
+        reduced=split(contraction.reduced),
+        factors=(first, second),
+    ), merged
 
 
 def _count(axes: Sequence[Axis]) -> int:
@@ -225,6 +218,10 @@ def tensor_core_launch(
     assert parts is not None
     loops, realize = parts
     loop_of = {axis.var: each for axis, each in zip(stage.axes, loops, strict=True)}
+    merged = {loop_of[var].loop_var: value for var, value in product.merged.items()}
+    for axis in (*product.batch, *product.rows, *product.columns, *product.terms):
+        if axis.var not in loop_of:
+            loop_of[axis.var] = loop(axis.var, axis.extent, tirx.Evaluate(0))
 
     def over(axes: Sequence[Axis]) -> list[Any]:
         return [loop_of[axis.var] for axis in axes]
@@ -243,7 +240,7 @@ def tensor_core_launch(
     )
     (target,) = reduction_of(stage, loops, realize.block, epilogues).targets
     single = {each.loop_var: each.min for each in loops if int(each.extent) == 1}
-    return _Launch(product.tile, left, right, target, single).statement()
+    return _Launch(product.extents.tile, left, right, target, single | merged).statement()
 
 
 def is_plain(stage: Stage) -> bool:
@@ -278,10 +275,10 @@ class _Launch:
     """Writes the launch of a product."""
 
     def __init__(
-        self, tile: Tile, left: Operand, right: Operand, target: Target, single: dict[Any, Any]
+        self, tile: Tile, left: Operand, right: Operand, target: Target, others: dict[Any, Any]
     ):
         self._tile, self._left, self._right = tile, left, right
-        self._target, self._single = target, single
+        self._target, self._others = target, others
         self._block, self._thread = variable("block"), variable("thread")
         self._copies = (
             Copy.of(left, tile.rows, tile.threads, "left"),
@@ -368,11 +365,11 @@ class _Launch:
         own = variable(lane.name) if width > 1 else index(0)
         left, right = self._left, self._right
         values = {
-            **self._single,
             **point(left.batch, self._product),
             **point(left.rows, row),
             **point(right.rows, column + own),
         }
+        values |= {var: substitute_values(at, values) for var, at in self._others.items()}
         result = load(self._sums, [sum_at + own]).astype(str(self._target.result.dtype))
         stores = [substitute_values(each, values) for each in self._target.stored(result)]
         body = over_lanes(own, width, sequence(*stores)) if width > 1 else sequence(*stores)

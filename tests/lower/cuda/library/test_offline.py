@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from graphgrad.lower.cuda.library import offline
-from graphgrad.lower.cuda.library.cost import library_pays
+from graphgrad.lower.cuda.library.cost import (
+    RATES,
+    library_pays,
+    seconds_by_library,
+    seconds_by_own,
+)
 from graphgrad.lower.cuda.library.devices import PROFILES, capability_of, profile_of
 from graphgrad.lower.cuda.library.offline import plan_all
 from graphgrad.runtime.cudnn.backend import Note, library_path
@@ -133,6 +138,22 @@ def test_small_and_depthwise_problems_stay_ours():
     assert library_pays(plan(Problem("conv_forward", large, large[:1], **WINDOW)))
     depthwise = large[0], last(256, 1, 3, 3, "bfloat16")
     assert not library_pays(plan(Problem("conv_forward", depthwise, large[:1], **WINDOW)))
+
+
+def test_our_contractions_are_timed_on_the_units_that_compute_them():
+    large = last(64, 256, 28, 28, "bfloat16"), last(256, 256, 3, 3, "bfloat16")
+    half = Problem("conv_forward", large, large[:1], **WINDOW)
+    wide = tuple(replace(form, dtype="float32") for form in large)
+    single = Problem("conv_forward", wide, wide[:1], **WINDOW)
+    times = [seconds_by_own(each, 90) for each in (half, replace(single, tf32=True), single)]
+    assert times == sorted(times) and times[1] * 4 < times[2]
+    # Not as fast as the library, and never faster than memory.
+    assert seconds_by_library(Plan(half, 0, 0, ("TENSOR_CORE",), 0, 90, "")) < times[0]
+    assert times[0] > half.bytes / RATES[90].bytes
+    # A tile would be padding for the most part.
+    forms = [TensorForm(s, strides_of(s), "float16") for s in ((1, 4, 4096), (1, 4096, 4096))]
+    narrow = Problem(MATMUL, tuple(forms), (forms[0],))
+    assert seconds_by_own(narrow, 90) >= narrow.operations / RATES[90].single
 
 
 def test_profiles_by_architecture():

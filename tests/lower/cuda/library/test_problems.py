@@ -3,7 +3,8 @@
 import pytest
 from tvm import relax
 
-from graphgrad.lower.cuda.library.problems import View, plain, problem_of, tensors_of
+from graphgrad.lower.cuda.library.problems import problem_of, tensors_of
+from graphgrad.lower.cuda.library.views import plain
 from graphgrad.runtime.cudnn.problem import Problem, TensorForm, strides_of
 from tests.running import function
 
@@ -49,11 +50,11 @@ def test_a_stack_that_is_permuted_is_read_as_it_is():
     x, w = tensors_of(call)
     # The matrices of the one are rows and columns exchanged in memory; batches stay even.
     stored = relax.Var("stored", relax.TensorType((2, 3, 5, 4), "float16"))
-    found = problem_of(call, [View(stored, (0, 1, 3, 2)), plain(w)], False)
+    found = problem_of(call, [plain(stored).permuted((0, 1, 3, 2)), plain(w)], False)
     assert found.inputs[0] == TensorForm((6, 4, 5), (20, 1, 4), "float16")
     # Heads between positions and features: the matrices are no stack of even steps.
     stored = relax.Var("stored", relax.TensorType((2, 4, 3, 5), "float16"))
-    assert problem_of(call, [View(stored, (0, 2, 1, 3)), plain(w)], False) is None
+    assert problem_of(call, [plain(stored).permuted((0, 2, 1, 3)), plain(w)], False) is None
     assert problem_of(call, [plain(x), plain(w)], False).inputs[0].shape == (6, 4, 5)
 
 

@@ -109,6 +109,28 @@ def test_factors_that_share_no_terms_are_not_taken():
     assert products([a, b], rows) == [None]
 
 
+@pytest.mark.parametrize("columns", [30, 31, 12], ids=["whole", "a part of a group", "narrow"])
+def test_groups_are_a_batch(columns):
+    size = 4 if columns == 12 else 10
+    a, b = tensor(32, 64, dtype="bfloat16"), tensor(columns, 16, dtype="bfloat16", name="b")
+    k = te.reduce_axis((0, 16), "k")
+
+    def grouped(i, j):
+        return te.sum(
+            a[i, j // size * 16 + k].astype("float32") * b[j, k].astype("float32"), axis=k
+        )
+
+    (found,) = products([a, b], te.compute((32, columns), grouped))
+    if columns != 30:
+        assert found is None
+        return
+    axes = (found.batch, found.rows, found.columns, found.terms)
+    assert [extents(each) for each in axes] == [[3], [32], [10], [16]]
+    (merged,) = found.merged.values()
+    (group,), (place,) = found.batch, found.columns
+    tvm.ir.assert_structural_equal(merged, group.var * 10 + place.var)
+
+
 def test_the_columns_are_neighbors_in_the_result():
     a, b = pair("bfloat16")
     k = te.reduce_axis((0, 48), "k")
