@@ -68,13 +68,8 @@ def layout_for(target: tvm.target.Target, on_tensor_cores: bool = False) -> Layo
         Whether tensor cores of a GPU compute the convolutions, or a library does. Both read data
         and weights with the channels innermost.
     """
-<<<<<<< HEAD
-    if by_library:
-        return Layout(converts=True, filters=orders.input_channels_last)
-=======
     if on_tensor_cores:
-        return Layout(converts=True, filters=orders.channels_last)
->>>>>>> main
+        return Layout(converts=True, filters=orders.input_channels_last)
     return Layout(converts=str(target.kind.name) == "llvm")
 
 

@@ -26,12 +26,7 @@ from ...ir.warps import WARP
 from ...runtime.cudnn.engine import NAME
 from ...runtime.cudnn.plans import Plan
 from .library.cost import RATES, Rates, bytes_moved, seconds_by_library
-<<<<<<< HEAD
-from .tensor_cores.device import TF32, multiplied
-=======
-from .rows import WARP
 from .tensor_cores.device import multiplied
->>>>>>> main
 
 SECTOR = 32
 """Bytes of memory that the smallest access moves."""
