@@ -22,6 +22,11 @@ KERNEL_OF_COPY = "graphgrad.copy"
 RUNS_ON_HOST = "graphgrad.runs_on_host"
 """Attribute of a kernel of a device's program that is meant for the host: it compares addresses."""
 
+INJECTIVE_PATTERN = 2
+"""One of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
+injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion
+puts maps into kernels up to a reduction."""
+
 REDUCTION_PATTERN = 3
 """TVM's ``kCommReduce``, the kind of reductions: maps in front of them go into their kernels."""
 
