@@ -2,12 +2,14 @@
 
     python bench/growth.py [--json] [--depths resnet18,resnet34] [--batches 8,16] [--steps 5]
     python bench/growth.py --programs [--chains 50,500,5000]
+    python bench/growth.py --imports
 
 Each network is imported, differentiated, compiled without a cache, and trained on random images.
 What is linear takes the same time for each operation of a step, and for each operator compiled.
 ``--programs`` does so, but for training, with what once took compilation too long: chains of
 elementwise operators, and grid samples written out. It tells processor time too, which others on
-the machine disturb less.
+the machine disturb less. ``--imports`` imports files alone: layers of many parameters, and long
+chains; the least of some times.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 os.environ["GRAPHGRAD_CACHE"] = "0"
@@ -31,7 +35,7 @@ from roofline import contractions
 from table import table
 
 import graphgrad as gg
-from graphgrad.models import resnet18, resnet34, resnet50, resnet101
+from graphgrad.models import mlp, resnet18, resnet34, resnet50, resnet101
 
 DEPTHS: dict[str, Callable[..., onnx.ModelProto]] = {
     "resnet18": resnet18,
@@ -42,6 +46,11 @@ DEPTHS: dict[str, Callable[..., onnx.ModelProto]] = {
 BATCHES = (8, 16, 32, 64, 128)
 CHAINS = (50, 100, 200, 500, 1000, 2000, 5000)
 CLASSES = 10
+
+LAYERS = {10: 3, 30: 8, 100: 25}
+"""Dense layers of 2,000 units, by about how many million parameters they have."""
+
+IMPORTED_CHAINS = (1000, 2000, 4000, 8000)
 
 
 def measure(proto: onnx.ModelProto, steps: int) -> dict[str, Any]:
@@ -110,6 +119,54 @@ def programs(chains: Sequence[int]) -> dict[str, Any]:
     return results
 
 
+def measure_import(proto: onnx.ModelProto, path: Path) -> dict[str, Any]:
+    """Return the seconds that the import of a file takes, the least of five times."""
+    onnx.save(proto, path)
+    seconds, processor = [], []
+    for _ in range(5):
+        start, start_processor = time.perf_counter(), time.process_time()
+        gg.from_onnx(path)
+        seconds.append(time.perf_counter() - start)
+        processor.append(time.process_time() - start_processor)
+    return {
+        "parameters": sum(int(np.prod(tensor.dims)) for tensor in proto.graph.initializer),
+        "operators": len(proto.graph.node),
+        "seconds": min(seconds),
+        "processor_seconds": min(processor),
+    }
+
+
+def imports() -> dict[str, Any]:
+    """Return the figures of imports by name."""
+    protos = {f"{m} M parameters": mlp((2000,) * (n + 1)) for m, n in LAYERS.items()}
+    protos |= {f"chain of {length}": chain(length) for length in IMPORTED_CHAINS}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        measure_import(chain(5), path)
+        return {name: measure_import(proto, path) for name, proto in protos.items()}
+
+
+def report_imports(result: dict[str, Any]) -> str:
+    """Return the figures of imports as text."""
+    rows = [
+        [
+            name,
+            f"{entry['parameters'] / 1e6:.1f}",
+            str(entry["operators"]),
+            f"{entry['seconds']:.2f}",
+            f"{entry['processor_seconds']:.2f}",
+        ]
+        for name, entry in result["imports"].items()
+    ]
+    machine = result["machine"]
+    return "\n".join(
+        [
+            table(["file", "10⁶ parameters", "operators", "s", "processor s"], rows),
+            f"{machine['processor']}; load average {machine['load_average'][0]}",
+        ]
+    )
+
+
 def report_programs(result: dict[str, Any]) -> str:
     """Return the figures of programs as text."""
     rows = [
@@ -172,6 +229,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=float, default=1.0, help="multiplies all channels")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each")
     parser.add_argument("--programs", action="store_true", help="chains and grid samples instead")
+    parser.add_argument("--imports", action="store_true", help="imports of files instead")
     parser.add_argument("--chains", type=_numbers, default=CHAINS, help="lengths of chains")
     return parser.parse_args()
 
@@ -187,6 +245,11 @@ def main() -> None:
         result = {"benchmark": "growth of programs", "machine": facts(), "versions": versions()}
         result["programs"] = programs(arguments.chains)
         print(json.dumps(result, indent=2) if arguments.json else report_programs(result))
+        return
+    if arguments.imports:
+        result = {"benchmark": "growth of imports", "machine": facts(), "versions": versions()}
+        result["imports"] = imports()
+        print(json.dumps(result, indent=2) if arguments.json else report_imports(result))
         return
     options = {"width": arguments.width, "classes": CLASSES}
     networks = [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -87,14 +89,35 @@ def from_onnx(
     module, outputs = import_graph(proto, types, variables, custom)
     model = Model(
         module,
-        {name: arrays[name] for name in decided.params},
-        {name: arrays[name] for name in decided.state},
+        _Handed(arrays, decided.params),
+        _Handed(arrays, decided.state),
         outputs=outputs,
         constants=decided.constants,
         notes=notes + decided.notes,
         proto=proto,
     )
     return model.freeze(*_constant_names(model, constants))
+
+
+@dataclass(frozen=True)
+class _Handed(Mapping[str, np.ndarray]):
+    """Arrays by name, each of which can be read once.
+
+    A model copies what it is given, because that may be a user's; these are nobody's any more, and
+    go one by one, so that weights are not there once more than the file holds them.
+    """
+
+    arrays: dict[str, np.ndarray]
+    names: Sequence[str]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays.pop(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 def _constant_names(model: Model, constants: str | Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ INLINER_ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)
 """What onnx's inliner raises of calls that do not fit, cycles and operator sets that disagree."""
 
 _MOST_BYTES = 2**31 - 1  # of one message
-_MOST_CHECKED_BYTES = 4096  # of a tensor that ONNX's checker is given
+_MOST_CHECKED_ELEMENTS = 1024  # of a tensor that ONNX's checker is given
 _VERSIONS = 2**31  # of operator sets; onnx counts them in 32 bits
 
 
@@ -80,8 +81,8 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     large = {
         t.name: t
         for t in graph.initializer
-        # `len(t.raw_data)` would copy them.
-        if t.HasField("raw_data") and t.ByteSize() > _MOST_CHECKED_BYTES
+        # `t.ByteSize()` would write the message, and `len(t.raw_data)` copy the data.
+        if t.HasField("raw_data") and math.prod(t.dims) > _MOST_CHECKED_ELEMENTS
     }
     if not large or proto.ir_version < 4:  # before, initializers had to be inputs
         return proto

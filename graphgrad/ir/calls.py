@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import tvm
@@ -31,9 +32,13 @@ _OVERWRITING = [tvm.ir.Op.get(f"relax.call_{name}") for name in ("tir_inplace", 
 _CALLING = _CALLS_WITH_TUPLE | _CALLS_WITH_CALLEE
 
 
+_op: Callable[[str], Any] = cache(tvm.ir.Op.get)
+"""An op by its name: there is one object of each."""
+
+
 def calls_op(value: Any, name: str) -> bool:
     """Whether a value is a call of an op, given its name."""
-    return isinstance(value, tvm.ir.Call) and bool(value.op == tvm.ir.Op.get(name))
+    return isinstance(value, tvm.ir.Call) and value.op.same_as(_op(name))
 
 
 def result_types(ty: Any) -> list[Any]:

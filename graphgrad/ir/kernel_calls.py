@@ -10,9 +10,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..tvm_fixes.hooks import array_item, array_size
 from .calls import calls_op
 from .rewrite import map_functions, rebuilt, replace_body
-from .tensor import bits
+from .tensor import bits, has_shape
 from .visits import nodes_in
 
 KERNEL_OF_COPY = "graphgrad.copy"
@@ -20,6 +21,11 @@ KERNEL_OF_COPY = "graphgrad.copy"
 
 RUNS_ON_HOST = "graphgrad.runs_on_host"
 """Attribute of a kernel of a device's program that is meant for the host: it compares addresses."""
+
+INJECTIVE_PATTERN = 2
+"""One of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
+injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion
+puts maps into kernels up to a reduction."""
 
 REDUCTION_PATTERN = 3
 """TVM's ``kCommReduce``, the kind of reductions: maps in front of them go into their kernels."""
@@ -32,14 +38,14 @@ def is_kernel_call(value: Any) -> bool:
     """Whether a value is a `call_tir` without symbolic arguments."""
     return (
         calls_op(value, "relax.call_tir")
-        and len(value.args) == 2
-        and isinstance(value.args[1], relax.Tuple)
+        and array_size(value.args) == 2
+        and isinstance(array_item(value.args, 1), relax.Tuple)
     )
 
 
 def arguments_of(call: Any) -> list[Any]:
     """The tensors that a kernel is called with, without its outputs."""
-    return list(call.args[1].fields)
+    return list(array_item(call.args, 1).fields)
 
 
 def variables_of(value: Any) -> list[Any]:
@@ -61,9 +67,9 @@ def bytes_of(ty: Any) -> int | None:
     if isinstance(ty, relax.TupleType):
         sizes = [bytes_of(field) for field in ty.fields]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+    if not has_shape(ty):
         return None
-    extents = list(ty.shape)
+    extents = list(ty.shape.values)
     if not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
         return None
     return math.prod(map(int, extents)) * bits(str(ty.dtype)) // 8

@@ -156,10 +156,8 @@ def refreshed(stage: Stage, block: SBlock) -> Stage:
 
 def linear_coefficient(index: Any, var: Any) -> int | None:
     """The constant c where `index` is c · var + something without var; None if it is not so."""
-    equation = tvm.sym.detect_linear_equation(index, [var])
-    if len(equation) == 0 or not isinstance(equation[0], tirx.IntImm):
-        return None
-    return int(equation[0])
+    coefficient, *_ = tvm.sym.detect_linear_equation(index, [var]) or (None,)
+    return static(coefficient)
 
 
 def stride(access: Any, var: Any) -> int | None:

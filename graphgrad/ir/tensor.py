@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from numbers import Number
 from typing import Any
 
@@ -74,7 +75,7 @@ def type_shape(ty: Any) -> list[Dimension]:
             f"a gradient rule needs the shape of a value of type {ty}; give the function's "
             "parameters a shape (symbolic dimensions will do)"
         )
-    return [int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in ty.shape]
+    return [int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in ty.shape.values]
 
 
 def is_float(dtype: str) -> bool:
@@ -82,6 +83,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
+@cache
 def bits(dtype: str) -> int:
     """The width of a dtype in bits."""
     return int(tvm_ffi.dtype(dtype).bits)

@@ -77,6 +77,7 @@ from .fusion.horizontal.table_rows import TABLE_ROWS
 from .graph.direct_calls import resolve_closures
 from .graph.legalize import legalize_ops
 from .graph.permuted_products import fold_permutations
+from .graph.row_blocks import compute_in_row_blocks, part_row_blocks
 from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
 from .kernels.inline_maps import MayRepeat
@@ -90,6 +91,7 @@ PASSES: list[Entry] = [
     drop_te_gradients,
     specialize_kernels,
     compute_attention_in_blocks,
+    compute_in_row_blocks,
     fold_permutations,
     When("libraries", [call_attention_library, move_transpositions, call_libraries]),
     accumulate_early,
@@ -109,6 +111,7 @@ PASSES: list[Entry] = [
             stock.ANNOTATE_PATTERNS,
             annotate_reductions,
             recompute_maps,
+            part_row_blocks,
             stock.FUSE_OPS,
             stock.FUSE_KERNELS,
         ],

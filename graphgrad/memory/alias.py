@@ -223,13 +223,15 @@ class Aliases:
         var : relax.Var, optional
             The variable that it is bound to.
         """
+        if isinstance(expr, tvm.ir.Var):
+            try:
+                return self.values[expr]
+            except KeyError:
+                # The body of a local function may read a variable of the function around it.
+                self.values[expr] = self.regions.fresh(expr.ty, ("free", expr))
+                return self.values[expr]
         if isinstance(expr, relax.SeqExpr):
             return self._sequence(expr)
-        if isinstance(expr, tvm.ir.Var):
-            # The body of a local function may read a variable of the function around it.
-            if expr not in self.values:
-                self.values[expr] = self.regions.fresh(expr.ty, ("free", expr))
-            return self.values[expr]
         if isinstance(expr, tvm.ir.GenericConst):
             if not isinstance(expr.ty, relax.TensorType):
                 return None

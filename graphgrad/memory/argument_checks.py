@@ -251,7 +251,7 @@ def _is_plain(param: Any) -> bool:
 
 
 def _is_static(ty: Any) -> bool:
-    return has_shape(ty) and all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
+    return has_shape(ty) and all(isinstance(extent, tirx.IntImm) for extent in ty.shape.values)
 
 
 def _shape(ty: Any) -> list[int]:

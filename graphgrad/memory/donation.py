@@ -97,6 +97,14 @@ def check_requests(mod: tvm.IRModule, name: Any) -> None:
     _requested(name, mod[name], len(_flatten(result)))
 
 
+def donated_params(func: relax.Function) -> set[Any]:
+    """The parameters that a function may overwrite; none if the attribute is malformed."""
+    try:
+        return {func.params[int(parameter)] for parameter, _ in (func.attrs or {}).get(DONATED, ())}
+    except (IndexError, TypeError, ValueError):
+        return set()  # the pass refuses the attribute and says why
+
+
 class _Donation:
     """The donations of one Relax function."""
 

@@ -6,7 +6,7 @@ of the output at its position has been stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd
@@ -39,6 +39,7 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
     different remainder at each, so that they store different elements. Or sites anywhere, if each
     reads its own element of the input alone, and nothing else reads any (`_is_pointwise`).
     """
+    kernel = _without_prefetches(kernel)
     if not isinstance(kernel.body, SBlockRealize) or not _is_plain(kernel, output):
         return False
     if not _is_only_loaded(kernel, donated):
@@ -326,6 +327,31 @@ def _drop_identity_stores(body: Any) -> Any:
 
     It is returned as it is if nothing else would be left.
     """
+
+    def copies(store: Any) -> bool:
+        is_load = isinstance(store.value, Load) and store.value.source.same_as(store.buffer)
+        return is_load and same_indices(store.value, store)
+
+    return _dropped(body, tirx.BufferStore, copies)
+
+
+def _without_prefetches(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel without prefetches, which take addresses, but read nothing."""
+    if not any(map(_is_prefetch, nodes_in(kernel.body, tirx.Evaluate))):
+        return kernel
+    return kernel.with_body(_dropped(kernel.body, tirx.Evaluate, _is_prefetch))
+
+
+def _is_prefetch(statement: Any) -> bool:
+    op = getattr(statement.value, "op", None)
+    return str(getattr(op, "name", "")) == "tirx.prefetch"
+
+
+def _dropped(body: Any, kind: type, is_dropped: Callable[[Any], bool]) -> Any:
+    """A kernel's body without some statements of a kind, and without loops and blocks around them.
+
+    It is returned as it is if nothing else would be left.
+    """
     nothing = tirx.Evaluate(0)
 
     def is_nothing(statement: Any) -> bool:
@@ -335,15 +361,12 @@ def _drop_identity_stores(body: Any) -> Any:
         if isinstance(node, tirx.SeqStmt):
             remaining = [statement for statement in node.seq if not is_nothing(statement)]
             return sequence(*remaining)
-        if isinstance(node, tirx.BufferStore):
-            value = node.value
-            copies = isinstance(value, Load) and value.source.same_as(node.buffer)
-            return nothing if copies and same_indices(value, node) else node
+        if isinstance(node, kind):
+            return nothing if is_dropped(node) else node
         inner = node.body if isinstance(node, tirx.For) else node.block.body
         return nothing if is_nothing(inner) else node
 
-    kinds = (tirx.SeqStmt, tirx.BufferStore, tirx.For, SBlockRealize)
-    remaining = replace_nodes(body.block.body, kinds, visit)
+    remaining = replace_nodes(body.block.body, (tirx.SeqStmt, kind, tirx.For, SBlockRealize), visit)
     if is_nothing(remaining):
         return body
     return replace_realized(body, body=remaining)

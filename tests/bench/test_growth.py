@@ -41,3 +41,12 @@ def test_report_has_a_row_for_each_network():
     }
     lines = growth.report(result).splitlines()
     assert [line.split()[:2] for line in lines[2:4]] == [["resnet18", "8"], ["resnet18", "16"]]
+
+
+def test_an_import_is_measured_and_reported(tmp_path):
+    entry = growth.measure_import(growth.chain(20), tmp_path / "model.onnx")
+    assert entry["operators"] == 21
+    assert entry["seconds"] > 0 and entry["processor_seconds"] > 0
+    machine = {"processor": "P", "load_average": [0.0]}
+    result = {"imports": {"chain": entry}, "machine": machine}
+    assert growth.report_imports(result).splitlines()[2].split()[:3] == ["chain", "0.0", "21"]

@@ -1,4 +1,5 @@
 import io
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -145,3 +146,20 @@ def test_inference_form_agrees_with_onnxruntime():
     expected = run_onnx(runtime, proto, {"x": x})
     np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-4, atol=1e-5)
     assert state == []
+
+
+def test_weights_are_copied_one_by_one():
+    """Not all at once: a model would take their memory once more while it is made."""
+    count, size = 8, 1 << 20
+    nodes = [helper.make_node("Mul", [f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(count)]
+    weights = {f"w{i}": random(size, seed=i) for i in range(count)}
+    proto = model_of(nodes, {"h0": [size]}, {f"h{count}": [size]}, weights)
+    tracemalloc.start()
+    try:
+        model = from_onnx(proto)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * count * weights["w0"].nbytes
+    assert all((model.params[name] == values).all() for name, values in weights.items())
+    assert all(array.flags.writeable for array in model.params.values())

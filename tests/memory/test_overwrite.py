@@ -47,6 +47,19 @@ def test_what_reads_whole_rows_first(make, rows, safe):
     assert may_overwrite(func, *func.params) == safe
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_prefetches_read_nothing(mirrored):
+    """A short sum prefetches the lines of its results, and of what is added to them."""
+    total, a, b = tensor(1024, 512), tensor(1024, 32, name="a"), tensor(32, 512, name="b")
+    added = te.compute(total.shape, lambda i, j: total[i, 511 - j if mirrored else j])
+    func = schedule_loops(
+        kernel(topi.add(topi.matmul(a, b), added), inputs=[total, a, b]),
+        UNIT,
+    )
+    assert "prefetch" in func.script()
+    assert may_overwrite(func, func.params[0], func.params[3]) == (not mirrored)
+
+
 def test_a_whole_stage_may_read_anywhere_before_the_output_is_written():
     func = kernel(topi.add(X, topi.flip(X, 1)), inputs=[X, Y])
     assert may_overwrite(func, func.params[0], func.params[2])

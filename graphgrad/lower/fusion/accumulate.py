@@ -19,7 +19,7 @@ from ...ir.kernel_calls import is_kernel_call, uses_in
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import accumulator_dtype
-from ...memory.donation import DONATED
+from ...memory.donation import DONATED, donated_params
 from ...memory.effect_order import may_write
 from ...ops.define import OPAQUE
 from ...ops.index import scatter
@@ -69,7 +69,7 @@ class _EarlyAccumulation:
 
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
         self._builder, self._func = builder, func
-        self._accumulators = _donated_params(func)
+        self._accumulators = donated_params(func)
         self._uses = uses_in(func)
 
     def function(self) -> relax.Function:
@@ -165,7 +165,7 @@ class _AccumulationFusion:
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):
         self._name, self._func = name, func
         self._kernels = MergedKernels(mod)
-        self._accumulators = _donated_params(func)
+        self._accumulators = donated_params(func)
         self._uses = uses_in(func)
 
     def module(self) -> tvm.IRModule:
@@ -271,14 +271,6 @@ def _has_movable_sums(func: Any) -> bool:
         and DONATED in func.attrs
         and not may_write(func.body)
     )
-
-
-def _donated_params(func: relax.Function) -> set[Any]:
-    """The parameters that a function may overwrite; none if the attribute is malformed."""
-    try:
-        return {func.params[int(parameter)] for parameter, _ in func.attrs[DONATED]}
-    except (IndexError, TypeError, ValueError):
-        return set()  # a later pass, donation, refuses the attribute and says why
 
 
 def _positions(bindings: Sequence[Any]) -> dict[Any, int]:

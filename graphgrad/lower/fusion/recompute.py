@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...ir.kernel_calls import (
+    INJECTIVE_PATTERN,
     OPAQUE_PATTERN,
     REDUCTION_PATTERN,
     arguments_of,
@@ -48,11 +49,6 @@ element of a large tensor and to read it again, so few copies of one cost nothin
 
 _MAX_FUNCTION_READERS = 3
 """Readers of a map that calls such a function."""
-
-_INJECTIVE = 2
-"""One of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
-injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion
-puts maps into kernels up to a reduction."""
 
 
 @compiler_pass(
@@ -107,7 +103,7 @@ class _Kernel:
         kind = int((func.attrs or {}).get("op_pattern", OPAQUE_PATTERN))
         kernel_stages = stages(func) or []
         is_cheap_map = (
-            kind <= _INJECTIVE and bool(kernel_stages) and all(map(_is_cheap, kernel_stages))
+            kind <= INJECTIVE_PATTERN and bool(kernel_stages) and all(map(_is_cheap, kernel_stages))
         )
         functions = sum(len(_functions(stage)) for stage in kernel_stages)
         return cls(kind, kernel_stages, list(func.params), is_cheap_map, functions)
@@ -126,7 +122,10 @@ class _Kernel:
         readers, because some may compare it with what others have made of it. So each reader must
         be a map, in which the functions are expanded to the same vector arithmetic.
         """
-        if self.kind > (_INJECTIVE if with_functions else REDUCTION_PATTERN) or not self.stages:
+        if (
+            self.kind > (INJECTIVE_PATTERN if with_functions else REDUCTION_PATTERN)
+            or not self.stages
+        ):
             return False
         readers = [s for s in self.stages if any(self._reads(s, position))]
         # A load under a condition is not vectorized, and a scalar function may round otherwise.

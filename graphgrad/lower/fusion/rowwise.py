@@ -9,7 +9,7 @@ row alone, is a chain of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +123,33 @@ def _is_large_view(kernel: tirx.PrimFunc, kernel_stages: Sequence[Stage]) -> boo
     return is_large and bool(relax.analysis.has_reshape_pattern(kernel))
 
 
+@dataclass(frozen=True)
+class _Joint:
+    """A kernel in the place of two, and of which of their values it is called.
+
+    Attributes
+    ----------
+    kernel : GlobalVar
+    arguments, results : list of int
+        Places among the distinct values that the two calls take and make.
+    """
+
+    kernel: Any
+    arguments: list[int]
+    results: list[int]
+
+    @classmethod
+    def of(cls, call: Call, places: Mapping[Any, int]) -> _Joint:
+        """What a call that was made of two is, by the places of their values."""
+        of_values = [[places[value] for value in part] for part in (call.arguments, call.results)]
+        return cls(call.kernel, *of_values)
+
+    def call(self, values: Sequence[Any], span: Any) -> Call:
+        """The call in the place of two others, given the distinct values of these."""
+        arguments = [values[place] for place in self.arguments]
+        return Call(self.kernel, arguments, [values[place] for place in self.results], span)
+
+
 class _Chains:
     """The kernels of a module that may be part of a chain of rows, and those made of several."""
 
@@ -130,7 +157,7 @@ class _Chains:
         self._kernels, self._processor, self._may_repeat = kernels, processor, may_repeat
         self._known: dict[Any, _Rows | None] = {}
         self._inlined: dict[Any, tirx.PrimFunc | None] = {}
-        self._refused: set[Any] = set()
+        self._cases: dict[Any, _Joint | None] = {}
 
     def joint(self, first: Call, second: Call, is_needed: Callable[[Any], bool]) -> Call | None:
         """One call in the place of two, as `Join` says; None if they are no chain of rows."""
@@ -144,14 +171,16 @@ class _Chains:
             return None
         # Results that only the second call reads become buffers inside the kernel.
         is_kept = [is_needed(result) for result in first.results]
-        # Layers repeat themselves: kernels that are no chain are met as often as there are layers.
-        case = first.kernel, second.kernel, _pattern(first, second), tuple(is_kept)
-        if case in self._refused:
-            return None
-        call = self._chain(first, second, is_kept)
-        if call is None:
-            self._refused.add(case)
-        return call
+        values = [*first.arguments, *first.results, *second.arguments, *second.results]
+        places: dict[Any, int] = {}
+        pattern = tuple(places.setdefault(value, len(places)) for value in values)
+        # Layers repeat themselves: two kernels are met as often as there are layers.
+        case = first.kernel, second.kernel, pattern, tuple(is_kept)
+        if case not in self._cases:
+            call = self._chain(first, second, is_kept)
+            self._cases[case] = None if call is None else _Joint.of(call, places)
+        joint = self._cases[case]
+        return None if joint is None else joint.call(list(places), second.span)
 
     def _chain(self, first: Call, second: Call, is_kept: list[bool]) -> Call | None:
         """One call in the place of two, if it is a chain; see `joint`."""
@@ -215,10 +244,3 @@ class _Chains:
             chains[0].has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
             for stage in kernel_stages
         )
-
-
-def _pattern(first: Call, second: Call) -> tuple[int, ...]:
-    """Which values two calls have in common: of each that they take or make, its first place."""
-    places: dict[Any, int] = {}
-    values = (*first.arguments, *first.results, *second.arguments)
-    return tuple(places.setdefault(value, len(places)) for value in values)

@@ -1,5 +1,8 @@
 """Contractions that cuDNN computes; on the emulated device NumPy does, in its place."""
 
+from dataclasses import asdict
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tvm
@@ -8,11 +11,14 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.errors import DeviceError
+from graphgrad.lower.cuda.costs import call_costs
 from graphgrad.ops.define import call_op
 from graphgrad.ops.fused_attention import ATTENTION
 from graphgrad.runtime.cudnn.backend import CudnnError
 from graphgrad.runtime.cudnn.engine import NAME
 from graphgrad.runtime.cudnn.problem import MATMUL
+from graphgrad.runtime.step import ExportedStep
+from graphgrad.train.update import STEP
 from tests.cuda.device.running import Program, assert_close, gpu
 from tests.running import function
 from tests.train.nets import deep
@@ -129,6 +135,34 @@ def test_a_step_is_that_of_our_kernels(library):
         weights = [each.weights for each in library.computed if each.op != MATMUL]
         # In memory as tensor cores want them: channels innermost.
         assert {each.strides[1] for each in weights} == {1}
+
+
+@tvm.ir.instrument.pass_instrument
+class Lowered:
+    """Keeps what lowering makes of a step."""
+
+    def run_after_pass(self, mod, info):
+        if str(info.name) == "graphgrad.lower":
+            self.module = mod
+
+
+def test_calls_of_an_export_are_those_that_were_predicted(library, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "bench" / "gpu"))
+    import calls
+    import predictions
+
+    monkeypatch.setattr(calls, "COPIED", 1 << 16)
+    x, y = np.ones((4, 3, 8, 8), "float32"), np.arange(4)
+    lowered = Lowered()
+    with tvm.transform.PassContext(opt_level=3, instruments=[lowered]):
+        gg.export_step(deep(blocks=1), tmp_path, target=gpu(), shapes={"x": x.shape})
+    costs = [asdict(cost) for cost in call_costs(lowered.module, STEP, 90)]
+    assert any(cost["is_of_library"] for cost in costs)
+    step = ExportedStep(tmp_path)
+    times = calls.call_times(step, lambda: step(x, y), 2)
+    rows = predictions.furthest(times, costs, len(costs))
+    assert sum(row["calls"] for row in rows) == len(times) == len(costs) > 20
+    assert all(row["measured_ms"] > 0 for row in rows)
 
 
 def test_what_the_library_refuses_is_an_error_of_ours(library, monkeypatch):

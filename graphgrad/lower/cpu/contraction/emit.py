@@ -33,7 +33,7 @@ from .matrices import products as products_of
 from .matrices import register_rows
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
-from .prefetch import prefetch_later_terms, prefetch_next_rows
+from .prefetch import prefetch_later_terms, prefetch_next_rows, prefetch_results
 from .store import ResultStore
 
 _ForElement = Callable[[Element], Any]
@@ -155,6 +155,8 @@ class _Emitter:
             each_element(plan, lambda element: element.keep(zero), registers=registers),
             self._terms(frame, self._term(frame, add, registers)),
         ]
+        if plan.fetches_results:
+            steps.insert(0, prefetch_results(plan, frame, self._sink))
         buffers = [*registers.buffers, *([self._held] if plan.held is not None else [])]
         if sums is not None:
             add_to_sums = self._add_element(frame, sums, scope)

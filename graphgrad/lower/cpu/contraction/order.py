@@ -29,6 +29,10 @@ _SUFFICIENT_BLOCKED_TASKS = 8
 """Tasks that suffice if each goes through a sum in blocks: its tiles share each block's data, so it
 should have many of them."""
 
+_HIDING_TERMS = (16, 128)
+"""The fewest terms of a tile that take as long as its lines to come from memory, so that it pays to
+prefetch these, and the most beside which a wait for them counts."""
+
 _MAX_UNROLLED_MULTIPLY_ADDS = 64
 """Vector multiply-adds in the unrolled terms of a tile, at most."""
 
@@ -50,7 +54,27 @@ def plan(contraction: Contraction, processor: Processor, result_store: ResultSto
         if chosen_plan is not None and chosen_plan.matrices:
             return chosen_plan
     tile = best_tile(contraction, processor, result_store)
-    return None if tile is None else _Planner(contraction, tile, processor).plan()
+    if tile is None:
+        return None
+    chosen_plan = _Planner(contraction, tile, processor).plan()
+    fetches = _waits_for_results(contraction, chosen_plan, result_store, processor)
+    return replace(chosen_plan, fetches_results=fetches)
+
+
+def _waits_for_results(
+    contraction: Contraction, chosen_plan: Plan, result_store: ResultStore, processor: Processor
+) -> bool:
+    """Whether the lines to which tiles are stored come from memory, and hold up short sums."""
+    if chosen_plan.accumulates or any(axis.extent is None for axis in contraction.axes):
+        return False
+    itemsize = tvm.DataType(contraction.dtype).itemsize
+    least, most = _HIDING_TERMS
+    return (
+        least <= volume(contraction.reduced) <= most
+        and itemsize * volume(contraction.spatial) > processor.contraction.near_bytes
+        and not is_short(contraction, chosen_plan.vector)
+        and result_store.step(chosen_plan.vector) == 1
+    )
 
 
 class _Planner:

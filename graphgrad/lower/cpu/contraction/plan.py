@@ -65,6 +65,8 @@ class Plan:
         The factors of which each step of the sum prefetches what a later step reads.
     prefetch_steps : int
         How many steps later that is.
+    fetches_results : bool
+        Whether the lines that a tile is stored to are prefetched before its terms are added.
     held : Axis or None
         As of a tile. The innermost loop of `terms` is then short, and unrolled. Vectors along it
         are loaded in front of it, vectors along a row in each of its trips.
@@ -94,6 +96,7 @@ class Plan:
     fetched: int | None = None
     streamed: tuple[int, ...] = ()
     prefetch_steps: int = 0
+    fetches_results: bool = False
     held: Axis | None = None
     matrices: bool = False
 

@@ -14,10 +14,11 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import substitute_values
-from ....ir.loops import loops, variable
+from ....ir.loops import loops, sequence, variable
 from ...kernels.contraction import Contraction
 from .frame import Frame
 from .plan import Loop, Plan
+from .store import ResultStore
 
 _L2_LOCALITY = 2
 """The locality that LLVM's prefetch is given, from 0 to 3: near enough, and it does not displace
@@ -85,12 +86,34 @@ def prefetch_later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> 
     return statements
 
 
+def prefetch_results(plan: Plan, frame: Frame, result_store: ResultStore) -> Any:
+    """The statement that fetches the lines in which the tile's elements will be stored.
+
+    And those that an epilogue reads at the same places. Without it each store waits for its line.
+    """
+    rows = [variable("row", frame.dtype) for _ in plan.rows]
+    vector = variable("vector", frame.dtype)
+    at = {axis.var: frame.start(axis) for axis in frame.contraction.spatial}
+    for (axis, _), row in zip(plan.rows, rows, strict=True):
+        at[axis.var] = at[axis.var] + row
+    at[plan.vector.var] = frame.first(plan.vector) + vector * plan.lanes
+    fetches = [_prefetch_line(load) for load in result_store.lines(at)]
+    lengths = [length for _, length in plan.rows]
+    around = [*zip(rows, lengths, strict=True), (vector, plan.vectors)]
+    return loops(around, sequence(*fetches), ForKind.UNROLLED)
+
+
 def _prefetch(contraction: Contraction, factor: int, indices: Mapping[Any, Any]) -> Any:
     """The statement that fetches the cache line of what a factor reads.
 
     `indices` has the index along each axis, by variable.
     """
-    address = tirx.address_of(substitute_values(contraction.loads[factor], indices))
+    return _prefetch_line(substitute_values(contraction.loads[factor], indices))
+
+
+def _prefetch_line(load: Any) -> Any:
+    """The statement that fetches the cache line of an element."""
+    address = tirx.address_of(load)
     read_access, data_cache = tirx.const(0, "int32"), tirx.const(1, "int32")
     locality = tirx.const(_L2_LOCALITY, "int32")
     return tirx.Evaluate(

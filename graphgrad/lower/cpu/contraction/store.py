@@ -54,6 +54,13 @@ class ResultStore(Protocol):
             The element of the result.
         """
 
+    def lines(self, at: Mapping[Any, Any]) -> list[Any]:
+        """The elements in memory, as loads, that storing an element of the result touches.
+
+        Those that lie along rows as the results do; what an epilogue reads once for many is not
+        among them. `at` is as of `store`.
+        """
+
 
 class PlainStore:
     """The store of elements where the contraction's own statement stores them."""
@@ -73,6 +80,11 @@ class PlainStore:
         """The store of `value`."""
         indices = [substitute_values(index, at) for index in self._store.indices]
         return tirx.BufferStore(self._store.buffer, value, indices)
+
+    def lines(self, at: Mapping[Any, Any]) -> list[Any]:
+        """Where the element is stored."""
+        indices = [substitute_values(index, at) for index in self._store.indices]
+        return [tirx.BufferLoad(self._store.buffer, indices)]
 
 
 class EpilogueStore:
@@ -103,10 +115,7 @@ class EpilogueStore:
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
         """The store of what the map makes of `value`."""
-        map_indices = {
-            self._along[var].var: index for var, index in at.items() if var in self._along
-        }
-        values_of_axes = self._fixed | map_indices
+        values_of_axes = self._values_of_axes(at)
 
         def replace_result(load: Any) -> Any:
             return value if load.source.same_as(self._taken) else load
@@ -116,6 +125,22 @@ class EpilogueStore:
         )
         indices = [substitute_values(index, values_of_axes) for index in self._store.indices]
         return tirx.BufferStore(self._store.buffer, result, indices)
+
+    def lines(self, at: Mapping[Any, Any]) -> list[Any]:
+        """Where the element is stored, and the elements at its place of tensors like the result."""
+        alike = [load for load in self._others() if _is_like(load.source, self._store.buffer)]
+        loads: list[Any] = []
+        for load in (tirx.BufferLoad(self._store.buffer, self._store.indices), *alike):
+            if not any(tvm_ffi.structural_equal(load, other) for other in loads):
+                loads.append(load)
+        return [substitute_values(load, self._values_of_axes(at)) for load in loads]
+
+    def _values_of_axes(self, at: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The index along each axis of the map, by variable; `at` is as of `store`."""
+        map_indices = {
+            self._along[var].var: index for var, index in at.items() if var in self._along
+        }
+        return self._fixed | map_indices
 
     def _others(self) -> list[Any]:
         """The map's reads of anything but the contraction's result."""

@@ -110,7 +110,7 @@ class Calls:
 
     def shape(self, number: int) -> list[int]:
         """The shape of the tensor with a number."""
-        return [int(extent) for extent in self._tensors[number].ty.shape]
+        return [int(extent) for extent in self._tensors[number].ty.shape.values]
 
     def region(self, number: int) -> int:
         """The class of memory of the tensor with a number."""
@@ -194,7 +194,7 @@ def _is_of(ty: Any, param: Any) -> bool:
     """Whether a Relax type has the shape and the dtype of a kernel's parameter."""
     if not has_shape(ty):
         return False
-    extents = [static(extent) for extent in ty.shape]
+    extents = [static(extent) for extent in ty.shape.values]
     return (
         None not in extents
         and extents == [static(extent) for extent in param.shape]
@@ -206,5 +206,5 @@ def _elements(ty: Any) -> float:
     """The number of elements of a tensor; infinity if it is not known statically."""
     if not has_shape(ty):
         return math.inf
-    extents = [static(extent) for extent in ty.shape]
+    extents = [static(extent) for extent in ty.shape.values]
     return math.inf if None in extents else math.prod(extents)  # type: ignore[arg-type]

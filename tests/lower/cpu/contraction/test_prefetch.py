@@ -105,3 +105,28 @@ def test_the_code_fetches_and_holds_the_tile_in_registers():
     loop = innermost[: innermost.rindex("vfmadd")]
     assert not re.search(r"vmov\w+\s+%[xyz]mm\d+, .*\(", loop)  # a store of a vector
     assert "prefetch" in assembly
+
+
+@pytest.mark.parametrize(
+    ("built", "fetches"),
+    [
+        (product(1024, 512, 32), True),
+        (product(1021, 515, 24), True),
+        (convolution(4, 56, 24, 144, 1), True),
+        (product(64, 512, 32), False),  # what it stores stays in the cache
+        (product(1024, 512, 512), False),  # its sums take longer than any line
+        (product(1024, 512, 8), False),  # they are over before a line has come
+        (depthwise(8, 56, 96, 3), False),
+        (weight_gradient(8, 28, 64, 128, 1), False),  # partial sums are stored elsewhere
+    ],
+    ids=label,
+)
+def test_short_sums_fetch_the_lines_that_they_are_stored_to(built, fetches):
+    kernel = Kernel(built)
+    chosen = plan_of(kernel)
+    assert chosen.fetches_results == fetches
+    if fetches:
+        without = replace(chosen, fetches_results=False)
+        texts = [kernel.emitted(each).script().count("prefetch") for each in (chosen, without)]
+        assert texts[0] == texts[1] + 1
+        assert kernel.error(chosen) < 1e-5
