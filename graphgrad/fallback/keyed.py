@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
+from ..ir.kernel_structure import statements_of
 from ..ir.loops import sequence, store
 from .graph import DETECT_ACCESS
 from .indices.linear_system import Axis, element_axes
@@ -139,10 +140,10 @@ def keyed_of(op: Any) -> Keyed | None:
     while isinstance(visits[0], tirx.For):
         each = visits[0]
         axes.append(Axis(each.loop_var, each.min, each.extent))
-        visits = _statements(each.body)
+        visits = statements_of(each.body)
     while isinstance(visits[0], tirx.IfThenElse):
         guards.append(inline_lets(visits[0].condition))
-        visits = _statements(visits[0].then_case)
+        visits = statements_of(visits[0].then_case)
     operands = [int(op.attrs[name]) for name in ("data", "factors", "terms")]
     data, factors, terms = (None if n < 0 else op.inputs[n] for n in operands)
     _, leaves = visits
@@ -179,10 +180,6 @@ def transposed(
         factors_ct = map_stage(found.shape, lambda *t: s(*t) * found(*t), name="factors_ct")
         parts.append((factors, factors_ct))
     return parts
-
-
-def _statements(statement: Any) -> list[Any]:
-    return list(statement.seq) if isinstance(statement, tirx.SeqStmt) else [statement]
 
 
 def _mirrored(axis: Axis, value: Expr) -> Expr:

@@ -55,6 +55,11 @@ def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func if body.same_as(func.body) else func.with_body(body)
 
 
+def without_hiding(index: Any) -> Any:
+    """An index as it was before it was hidden from TVM, for analyses of ours."""
+    return replace_nodes(index, prim.RShift, lambda n: n.a if static(n.b) == 0 else n)
+
+
 def _make_dividends_positive(body: Any) -> Any:
     """Statements without divisions of dividends that decrease in all of their variables."""
     axes = [axis for block in nodes_in(body, SBlock) for axis in block.iter_vars]

@@ -30,7 +30,7 @@ class Layout:
         By parameter; those that are left out are stored as the model has them. What belongs to a
         parameter, a gradient or an optimizer's buffer, is stored as it is.
     filters : callable
-        The order in which convolutions read weights, by their rank.
+        The order in which convolutions read weights.
     """
 
     converts: bool = False
@@ -69,7 +69,7 @@ def layout_for(target: tvm.target.Target, on_tensor_cores: bool = False) -> Layo
         and weights with the channels innermost.
     """
     if on_tensor_cores:
-        return Layout(converts=True, filters=orders.channels_last)
+        return Layout(converts=True, filters=orders.input_channels_last)
     return Layout(converts=str(target.kind.name) == "llvm")
 
 

@@ -13,8 +13,9 @@ from ..ir.tensor import Dimension, same_dimension
 
 Order = tuple[int, ...]
 
-OrderOfFilters = Callable[[int], Order]
-"""From the rank of weights to the order in which convolutions read them."""
+OrderOfFilters = Callable[[int, bool], Order]
+"""From the rank of weights, and whether their convolution is depthwise, to the order in which it
+reads them."""
 
 
 def own(rank: int) -> Order:
@@ -27,9 +28,18 @@ def channels_last(rank: int) -> Order:
     return (0, *range(2, rank), 1) if rank > 1 else own(rank)
 
 
-def filters_last(rank: int) -> Order:
+def filters_last(rank: int, is_depthwise: bool = False) -> Order:
     """The order of kernels (O, I, spatial…) that stores them as (spatial…, I, O)."""
     return (*range(2, rank), 1, 0)
+
+
+def input_channels_last(rank: int, is_depthwise: bool = False) -> Order:
+    """The order of kernels that tensor cores read, their input channels innermost.
+
+    A depthwise convolution is not for these. Its filters, of one channel each, are innermost: as
+    its data are, so that neighboring channels are neighbors in all that it reads.
+    """
+    return filters_last(rank) if is_depthwise else channels_last(rank)
 
 
 def letters(layout: str, order: Order) -> str:

@@ -51,7 +51,7 @@ class Site:
     name : str
         The name of the variable that the call is bound to.
     filters : callable
-        The order in which convolutions read weights, by their rank.
+        The order in which convolutions read weights.
     """
 
     call: relax.Call
@@ -68,6 +68,13 @@ class Site:
     def shape(self) -> list[Any]:
         """The shape of the result, as the model has it."""
         return type_shape(self.call.ty)
+
+    @property
+    def order_of_weights(self) -> Order:
+        """The order in which the call, which asks for a layout, reads its weights."""
+        order = order_of_weights(self.call, self.filters)
+        assert order is not None
+        return order
 
     def passed(
         self, arguments: Sequence[Any], orders: Order | list[Order], **changes: Any
@@ -129,7 +136,10 @@ def order_of_weights(value: Any, filters: OrderOfFilters) -> Order | None:
 
     None for any value but a call that asks for a layout.
     """
-    return filters(len(type_shape(value.args[1].ty))) if asks_for_layout(value) else None
+    if not asks_for_layout(value):
+        return None
+    shape = type_shape(value.args[1].ty)
+    return filters(len(shape), shape[1] == 1 and Attributes(value.attrs).groups > 1)
 
 
 def following(rule: Callable[[Site, Any, Order], LaidOut | None]) -> LayoutRule:

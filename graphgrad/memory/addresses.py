@@ -34,9 +34,9 @@ class StackValues:
         """The statement that stores an int64 or a pointer."""
         return tirx.Evaluate(tirx.tvm_struct_set(self._stack, index, _FFI_ANY_UNION_FIELD, value))
 
-    def load(self, index: Any) -> Any:
-        """The value at an index, which may be an expression, as int64."""
-        return tirx.tvm_struct_get(self._stack, index, _FFI_ANY_UNION_FIELD, "int64")
+    def load(self, index: Any, dtype: str = "int64") -> Any:
+        """The value at an index, which may be an expression, as int64 or as a ``handle``."""
+        return tirx.tvm_struct_get(self._stack, index, _FFI_ANY_UNION_FIELD, dtype)
 
 
 class Addresses:

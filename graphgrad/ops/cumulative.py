@@ -15,6 +15,7 @@ from .define import OPAQUE, call_op, define_op, like_first
 from .elementwise import cast
 from .legalize import Legalization, checked_axis, legalization
 from .opaque_kernel import KERNEL, Nest, extern
+from .warp_scan import WarpScan
 
 
 def reverse_cumsum(x: Tensor, axis: int, exclusive: bool) -> Tensor:
@@ -45,6 +46,18 @@ def cumulative(
     extent = x.shape[axis]
     # Rounding errors of a running sum grow with its length.
     carried = "float64" if accumulator == "float32" else accumulator
+    by_warps = WarpScan(
+        axis,
+        (lambda before, new: before + new)
+        if combine == "add"
+        else lambda before, new: before * new,
+        0 if combine == "add" else 1,
+        exclusive,
+        reverse,
+        carried,
+    )
+    if by_warps.pays(x.shape):
+        return cast(by_warps.of(source, accumulator), dtype)
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         (values,), (out,) = ins, outs
@@ -114,7 +127,7 @@ def _cumulative(combine: Literal["add", "mul"]) -> Legalization:
         axis = None if call.attrs.axis is None else checked_axis(call)
 
         def expression(x: te.Tensor) -> te.Tensor:
-            x = topi.cast(x, str(call.ty.dtype))
+            x = cast(x, str(call.ty.dtype))
             if axis is None:
                 x = topi.reshape(x, list(call.ty.shape))
             return cumulative(x, axis or 0, combine, bool(call.attrs.exclusive))

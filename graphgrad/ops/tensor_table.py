@@ -22,12 +22,10 @@ from tvm.ir import PointerType, PrimType
 
 from ..ir.kernel_structure import statements_of, substitute_values
 from ..ir.loops import Statement, block, index, loop, sequence, variable
+from ..memory.addresses import StackValues
 
 PART = 1 << 14
 """Elements of a part: what is read and written of it stays in a core's cache."""
-
-_FFI_ANY_UNION_FIELD = 15
-"""The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 Body = Callable[[list[Any], Any, Any], Statement]
 """A function from the buffers of a row, an index in them and a lane to the statement for the
@@ -129,16 +127,15 @@ class _AddressTable:
         self._columns = len(rows.dtypes)
         self._tensors = [tensor for row in rows.buffers for tensor in row]
         size = len(self._tensors) + len(rows.lengths) + 1
-        self._memory = tirx.tvm_stack_alloca("tvm_ffi_any", size)
-        self._stack = tvm.ir.Var("table", self._memory.ty)
+        self._table = StackValues(size, "table")
 
     def prologue(self) -> list[Statement]:
         """The statements that fill the table."""
         starts = [0, *accumulate(self._rows.lengths)]
         entries = [*(tensor.data for tensor in self._tensors), *map(index, starts)]
         return [
-            tirx.Bind(self._stack, self._memory),
-            *(self._put(number, entry) for number, entry in enumerate(entries)),
+            self._table.begin,
+            *(self._table.store(number, entry) for number, entry in enumerate(entries)),
         ]
 
     def between(self, start: Any, stop: Any, lanes: int, element: Body) -> Statement:
@@ -161,15 +158,9 @@ class _AddressTable:
         )
         return loop(row, len(self._rows.lengths), body)
 
-    def _put(self, entry: Any, value: Any) -> Statement:
-        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, entry, _FFI_ANY_UNION_FIELD, value))
-
-    def _get(self, entry: Any, dtype: str = "handle") -> Any:
-        return tirx.tvm_struct_get(self._stack, entry, _FFI_ANY_UNION_FIELD, dtype)
-
     def _start(self, row: Any) -> Any:
         """The number of a row's first element among those of all rows."""
-        return self._get((row + len(self._tensors)).astype("int32"), "int64")
+        return self._table.load((row + len(self._tensors)).astype("int32"))
 
     def _buffers(self, row: Any) -> tuple[list[Statement], list[Any]]:
         """The statements that declare the buffers of a row, and these buffers."""
@@ -180,7 +171,9 @@ class _AddressTable:
             buffer = tirx.decl_buffer((max(self._rows.lengths),), dtype, f"column{column}")
             pointer = PointerType(PrimType(dtype), "global")
             entry = (row * self._columns + column).astype("int32")
-            address = tirx.call_intrin(pointer, "tirx.reinterpret", self._get(entry))
+            address = tirx.call_intrin(
+                pointer, "tirx.reinterpret", self._table.load(entry, "handle")
+            )
             statements.append(tirx.DeclBuffer(buffer, data=address))
             buffers.append(buffer)
         return statements, buffers

@@ -37,7 +37,7 @@ from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import SHORT_SUM, sum_in_blocks
 from .lanes import over_lanes, wide_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, results_of
-from .threads import THREADS, at_point, barrier
+from .threads import THREADS, at_lane, at_point, barrier
 
 MAX_SAMPLE_TERMS = 16
 """Terms of a sample, which each thread of a reduction adds up again."""
@@ -307,8 +307,8 @@ class _Launch:
             count = tirx.floordiv(left - self._row + (tile.rows - 1), tile.rows)
         values = at_point(self._reduction.reduced, first + trip * tile.rows + self._row)
 
-        def update(held: list[Any], result: Any) -> list[Any]:
-            at = {**values, **self._at_result(result)}
+        def update(held: list[Any], lane: Any) -> list[Any]:
+            at = {**values, **self._at_lane(lane)}
             return [substitute_values(value, at) for value in self._reduction.update(held)]
 
         return trip, count, update
@@ -323,7 +323,8 @@ class _Launch:
         combine = self._reduction.combine
         assert combine is not None
 
-        def update(held: list[Any], result: Any) -> list[Any]:
+        def update(held: list[Any], lane: Any) -> list[Any]:
+            result = self._group * self._tile.lanes + lane
             part = trip * rows + self._row
             return combine(held, [load(buffer, [part, result]) for buffer in self._parts])
 
@@ -334,13 +335,12 @@ class _Launch:
         trip, count, update = terms
         lanes, lane = self._tile.lanes, variable("lane")
         held = [registers("held", (lanes,), dtype) for dtype in self._dtypes]
-        result = self._group * lanes + lane
-        values = update([load(b, [lane]) for b in held], result)
+        values = update([load(b, [lane]) for b in held], lane)
         taken, sampled = self._sampled(values, self._group * lanes, lanes)
         known = {buffer: load(sample, [lane]) for buffer, sample in sampled.items()}
         values = [_read(value, known) for value in values]
         starts = [
-            store(buffer, [lane], substitute_values(value, self._at_result(result)))
+            store(buffer, [lane], substitute_values(value, self._at_lane(lane)))
             for buffer, value in zip(held, self._reduction.initial, strict=True)
         ]
         updates = [store(b, [lane], value) for b, value in zip(held, values, strict=True)]
@@ -362,8 +362,9 @@ class _Launch:
             body = tirx.IfThenElse(self._group < self._tile.groups, body, None)
         return [*(tirx.AllocBuffer(buffer) for buffer in held), body, barrier()]
 
-    def _at_result(self, result: Any) -> dict[Any, Any]:
-        return at_point(self._reduction.spatial, result)
+    def _at_lane(self, lane: Any) -> dict[Any, Any]:
+        """The values of the loops over results at one of those of a thread."""
+        return at_lane(self._reduction.spatial, self._group, lane, self._tile.lanes)
 
     def _over_lanes(self, lane: Any, statements: list[Any], lanes: int | None = None) -> Any:
         """Statements for each of some neighboring results, by default those of a thread."""
@@ -435,7 +436,7 @@ class _Launch:
         for target, total in zip(self._reduction.targets, totals, strict=True):
             known[target.result] = total
             statements += target.stored(total)
-        at_result = self._at_result(result)
+        at_result = at_point(self._reduction.spatial, result)
         statements = [substitute_values(statement, at_result) for statement in statements]
         taken, sampled = self._sampled([each.store.value for each in self._maps], result, 1)
         statements += taken

@@ -22,10 +22,10 @@ from tvm.s_tir import SBlockRealize
 from ...ir.kernel_structure import buffer_of, static
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in
+from ...ir.warps import WARP
 from ...runtime.cudnn.engine import NAME
 from ...runtime.cudnn.plans import Plan
 from .library.cost import RATES, Rates, bytes_moved, seconds_by_library
-from .rows import WARP
 from .tensor_cores.device import multiplied
 
 SECTOR = 32

@@ -23,6 +23,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.tirx import ForKind
 
+from ...ir.exact_divisions import without_hiding
 from ...ir.kernel_rewrite import replace_realized, with_body
 from ...ir.kernel_structure import (
     Load,
@@ -196,13 +197,20 @@ def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
         return False
     position = index(0)
     for at, extent in zip(access.indices, shape, strict=True):
-        position = position * extent + index(at)
+        position = position * extent + without_hiding(index(at))
     first = substitute_values(position, {lane: index(0)})
-    if not analyzer.can_prove_equal(position, first + lane):
+    if not _goes_with(position, lane, analyzer):
         return False
     aligned = analyzer.modular_set(analyzer.simplify(first))
     step = min(lanes, _WIDEST // _bytes(str(buffer.dtype)))
     return int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
+
+
+def _goes_with(number: Any, lane: Any, analyzer: Any) -> bool:
+    """Whether a number grows by one from lane to lane."""
+    number = without_hiding(number)
+    first = substitute_values(number, {lane: index(0)})
+    return bool(analyzer.can_prove_equal(number, first + lane))
 
 
 class _Lanes:
@@ -298,7 +306,14 @@ class _Lanes:
         def part(first: int) -> Any:
             lane = variable("lane")
             number = lane + first
-            indices = [substitute_values(at, {self._lane: number}) for at in access.indices]
+            *outer, last = access.indices
+            indices = [substitute_values(at, {self._lane: number}) for at in outer]
+            start = substitute_values(last, {self._lane: index(0)})
+            if _goes_with(last, self._lane, self._analyzer):
+                # TVM sees the lanes of a vector in no index that is hidden from it.
+                indices.append(start + number)
+            else:
+                indices.append(substitute_values(last, {self._lane: number}))
             if loads:
                 moved = store(held, [number], load(buffer, indices))
             else:

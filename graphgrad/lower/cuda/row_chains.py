@@ -32,11 +32,12 @@ from ...ir.loops import (
 )
 from ...ir.tensor import bits
 from ...ir.visits import replace_nodes
+from ...ir.warps import WARP
 from ..cpu.rowwise import Chain, Part, Role
 from ..cpu.tuning import Processor
 from .lanes import over_lanes, wide_lanes
 from .reduction import Reduction, reduction_of
-from .rows import WARP, combined_in_warp
+from .rows import combined_in_warp
 from .threads import THREADS, barrier
 
 GPU = Processor(

@@ -16,20 +16,11 @@ from tvm import tirx
 
 from ...ir.kernel_structure import static, stride, substitute_values
 from ...ir.loops import index, load, loop, registers, sequence, store, variable
+from ...ir.warps import SHUFFLE, WARP, shuffled
 from ..kernels.blocked_sums import sum_in_blocks
 from .lanes import over_lanes, split_lanes, wide_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, Step, parts_of, results_of
 from .threads import at_point, one_thread_per_point
-
-WARP = 32
-"""Threads that execute together, and can read each other's registers."""
-
-SHUFFLE = "__shfl_xor_sync"
-"""CUDA's function by which a thread reads the register of the thread whose number differs in some
-bits."""
-
-_ALL_THREADS = tirx.const(-1, "int32")
-"""The mask of a whole warp."""
 
 _MIN_TERMS = 32
 """Terms of a result for which a warp is used."""
@@ -205,7 +196,7 @@ def combined_in_warp(reduction: Reduction, held: list[Any], lanes: int) -> list[
     while distance:
         own = [load(buffer, [index(0)]) for buffer in held]
         statements += [
-            store(other, [index(0)], _shuffled(value, distance))
+            store(other, [index(0)], shuffled(value, distance))
             for other, value in zip(others, own, strict=True)
         ]
         pairs = [own, [load(other, [index(0)]) for other in others]]
@@ -221,14 +212,3 @@ def _taken_in(
     assert reduction.combine is not None
     values = reduction.combine(left, right)
     return [store(b, [index(lane)], value) for b, value in zip(held, values, strict=True)]
-
-
-def _shuffled(value: Any, distance: int) -> Any:
-    """The value that the thread at a distance has."""
-    dtype = str(value.ty.dtype)
-    # Narrow integers travel as wide ones.
-    travels = dtype if dtype.startswith(("float", "bfloat", "int32", "int64")) else "int32"
-    moved = tirx.call_extern(
-        travels, SHUFFLE, _ALL_THREADS, value.astype(travels), tirx.const(distance, "int32")
-    )
-    return moved.astype(dtype)

@@ -25,6 +25,7 @@ from ...ir.kernel_structure import (
     stages,
     statements_of,
     static,
+    stride,
     substitute_values,
     volume,
 )
@@ -45,6 +46,7 @@ from .column_tiles import (
 )
 from .columns import columns_step
 from .contraction import cut_long_sums, cut_sums, may_tile, tiles, used_buffers
+from .interleaved import interleaved_launch
 from .joint_launches import flattened, join_launches
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
@@ -53,6 +55,7 @@ from .rows import rows_step
 from .tensor_cores.kernel import Product, is_plain, product_of, tensor_core_launch
 from .threads import one_thread_per_point
 from .transposed import transposed_launch
+from .windows import window_launch
 
 _MAX_CHEAP_OPERATIONS = 16
 """Operations up to which repeating a map for every reader is cheaper than a launch of its own."""
@@ -98,9 +101,11 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = schedule_of(func)
-    inline_maps(sch, may_repeat, MAX_READERS)
+    inline_maps(sch, may_repeat, MAX_READERS, _keeps_order)
     kernel = _Kernel(join_reductions(sch.mod["main"], reads_bfloat=True))
     kernel.chain_rows()
+    for position in range(len(kernel.stages)):
+        kernel.interleave(position)
     for position in range(len(kernel.stages)):
         kernel.tile_columns(position)
     return kernel.launched()
@@ -174,6 +179,32 @@ class _Kernel:
                 own = [i for i, stage in enumerate(self.stages) if chain.has(stage.name)]
                 self.replaced.update({i: ([], []) for i in own})
                 self.replaced[max(own)] = [launch], []
+
+    def interleave(self, position: int) -> None:
+        """Compute the map at a position in one launch with the sums that it takes turns with."""
+        stage = self.stages[position]
+        if stage.reduced or position in self.replaced or not stage.conditional:
+            return
+        read = [buffer_of(access) for access in stage.loads]
+        sums = [
+            i
+            for i in range(position)
+            if self.stages[i].reduced
+            and i not in self.replaced
+            and len(self.stages[i].stores) == 1
+            and is_among(self.stages[i].stores[0].buffer, read)
+            and self._readers(i) == [position]
+        ]
+        if not sums:
+            return
+        nest = loop_nest(self.nests[position])
+        assert nest is not None
+        companion = self._companion(position, [])
+        reductions = {self.stages[i].stores[0].buffer: self._reduction(i) for i in sums}
+        launch = interleaved_launch(nest[0], companion.store, reductions)
+        if launch is not None:
+            self.replaced.update({i: ([], []) for i in sums})
+            self.replaced[position] = [launch], []
 
     def tile_columns(self, position: int) -> None:
         """Compute the reduction at a position in one launch, with what belongs to its results.
@@ -392,6 +423,9 @@ def launches(reduction: Reduction, name: str) -> Launches:
     rest: Reduction | None = reduction
     while rest is not None:
         # What is left may be long itself, and is cut once more.
+        windows = window_launch(rest)
+        if windows is not None:
+            return [*kernels, windows], buffers
         step = rows_step(rest, name) or columns_step(rest, name)
         kernels.append(step.kernel)
         buffers += step.buffers
@@ -432,6 +466,13 @@ def _index_of(load: Any, axis: Axis) -> int | None:
     """Which index of a load is an axis; None if not exactly one is."""
     positions = [i for i, index in enumerate(load.indices) if index.same_as(axis.var)]
     return positions[0] if len(positions) == 1 else None
+
+
+def _keeps_order(stage: Stage) -> bool:
+    """Whether a map reads neighbors where it writes neighbors: what reads it may read that."""
+    return bool(stage.axes) and all(
+        stride(access, stage.axes[-1].var) in (0, 1) for access in (*stage.loads, *stage.stores)
+    )
 
 
 def may_repeat(_: Stage, operations: int) -> bool:

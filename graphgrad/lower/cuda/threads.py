@@ -13,7 +13,7 @@ import tvm
 from tvm import tirx
 
 from ...ir.kernel_structure import static, substitute_values
-from ...ir.loops import bound, ceil_div, index, unravel, variable
+from ...ir.loops import bound, ceil_div, index, loop, unravel, variable
 
 THREADS = 256
 """Threads of a block: a multiple of a warp's 32, and enough to hide the latency of memory."""
@@ -32,8 +32,8 @@ def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
     """
     one = index(1)
     points = one
-    for loop in loops:
-        points = points * index(loop.extent)
+    for each in loops:
+        points = points * index(each.extent)
     points = tvm.sym.Analyzer().simplify(points)
     count = static(points)
     threads = THREADS if count is None else max(1, min(THREADS, count))
@@ -85,11 +85,25 @@ def barrier() -> Any:
 
 def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
     """The values of nested loops' variables at a point, numbered in the order of the loops."""
-    indices = unravel(number, [divisor(loop.extent) for loop in loops])
+    indices = unravel(number, [divisor(each.extent) for each in loops])
     return {
-        loop.loop_var: (at + index(loop.min)).astype(str(loop.loop_var.ty.dtype))
-        for loop, at in zip(loops, indices, strict=True)
+        each.loop_var: (at + index(each.min)).astype(str(each.loop_var.ty.dtype))
+        for each, at in zip(loops, indices, strict=True)
     }
+
+
+def at_lane(loops: Sequence[Any], vector: Any, lane: Any, lanes: int) -> dict[Any, Any]:
+    """The values of nested loops' variables at one of some neighboring points, as `at_point`.
+
+    The lane is in no quotient where vectors divide the innermost loop, so that TVM sees neighbors.
+    """
+    *outer, last = loops
+    count = static(last.extent)
+    if count is None or count % lanes or static(last.min) != 0:
+        return at_point(loops, vector * lanes + lane)
+    part = loop(last.loop_var, count // lanes, tirx.Evaluate(0))
+    values = at_point([*outer, part], vector)
+    return values | {last.loop_var: values[last.loop_var] * lanes + lane}
 
 
 def divisor(extent: Any) -> Any:

@@ -22,8 +22,8 @@ from ...ir.kernel_structure import Load, Stage, buffer_of, same_indices, static,
 from ...ir.loops import bound, ceil_div, index, load, loop, sequence, store, unravel, variable
 from ...ir.tensor import bits
 from ...ir.visits import replace_nodes
+from ...ir.warps import WARP
 from .lanes import MIN_POINTS, is_vector_dtype, over_lanes, wide_lanes
-from .rows import WARP
 from .threads import THREADS, at_point, barrier
 
 _EDGES = (64, 32)

@@ -27,7 +27,12 @@ MayRepeat = Callable[[Stage, int], bool]
 """Whether a map of so many operations may be computed more often than it has elements."""
 
 
-def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> list[Stage]:
+def inline_maps(
+    sch: Schedule,
+    may_repeat: MayRepeat,
+    most_readers: int = 1,
+    into_contractions: Callable[[Stage], bool] = lambda _: False,
+) -> list[Stage]:
     """Inline maps into their readers, where that repeats little work.
 
     Parameters
@@ -39,6 +44,9 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
         operations with those of the maps that were inlined into it.
     most_readers : int
         A map with more stages that read it stays as it is.
+    into_contractions : function
+        Whether a map may go into a contraction that is scheduled as other reductions are, which
+        need no plain reads.
 
     Returns
     -------
@@ -60,7 +68,12 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
         if len(readers) > most_readers:
             crowded.append((name, stage))
         if not 1 <= len(readers) <= most_readers or not all(
-            _may_inline(stage, reader, sizes, may_repeat, len(readers)) for reader in readers
+            (
+                not _reads_plainly(stage, reader)
+                or (into_contractions(stage) and _index_types_agree(stage, reader))
+            )
+            and _may_inline(stage, reader, sizes, may_repeat, len(readers))
+            for reader in readers
         ):
             continue
         # With what has been inlined into the map, which `stage` does not show.
@@ -83,14 +96,19 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
     return list(current.values())
 
 
+def _reads_plainly(stage: Stage, reader: Stage) -> bool:
+    """Whether a map must stay, for its reader to be a contraction of plain reads.
+
+    That reads its operands many times. Only a map without loads, such as a constant, may go into
+    it.
+    """
+    return bool(stage.loads) and reuses_operands(reader)
+
+
 def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
     """Whether a map may be inlined into one of its readers; `readers` is how many it has."""
-    # A contraction reads its operands many times, and they must stay plain reads. Only a map
-    # without loads, such as a constant, may go into it.
-    if stage.loads and reuses_operands(reader):
-        return False
     if _is_zero_divisor(stage, reader):
         return False
     reads = _reads(reader, stage.stores[0].buffer)
@@ -133,6 +151,17 @@ def condition_depth(values: Iterable[Any], inlined: Any | None = None, depth: in
     for value in values:
         visit_nodes(value, (Load, tirx.Select, Call), visit, outer_first=True)
     return deepest
+
+
+def _index_types_agree(stage: Stage, reader: Stage) -> bool:
+    """Whether a map is read by indices of the type of its own, for TVM to put them in."""
+    (written,) = stage.stores
+    own = [str(at.ty) for at in written.indices]
+    return all(
+        [str(at.ty) for at in load.indices] == own
+        for load in reader.loads
+        if buffer_of(load).same_as(written.buffer)
+    )
 
 
 def _is_zero_divisor(stage: Stage, reader: Stage) -> bool:

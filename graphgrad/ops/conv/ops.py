@@ -174,7 +174,7 @@ def _has_standard_layout(call: relax.Call) -> bool:
 
 @layout_rule(*_CONVOLUTIONS, *_TRANSPOSED, asks=_has_standard_layout)
 def _convolution_layout(site: Site) -> LaidOut | None:
-    """The convolution of NHWC data with HWIO weights, or OHWI on a GPU.
+    """The convolution of NHWC data with HWIO weights, or OHWI on a GPU if not depthwise.
 
     Those of a transposed convolution become HWOI, or IHWO: the same memory as those of the
     convolution whose data gradient it is.
@@ -208,11 +208,11 @@ def _layouts(site: Site) -> dict[str, str] | None:
         return None
     rank = site.operands[1].rank
     data = orders.letters(site.attributes.data_layout, orders.channels_last(rank))
-    kernel = orders.letters(site.attributes.kernel_layout, site.filters(rank))
+    kernel = orders.letters(site.attributes.kernel_layout, site.order_of_weights)
     return {"data_layout": data, "kernel_layout": kernel}
 
 
 def _operands(site: Site) -> list[Any]:
     """The data and the weights of a convolution, channels last."""
     x, w = site.operands[:2]
-    return [x.in_order(orders.channels_last(x.rank)), w.in_order(site.filters(w.rank))]
+    return [x.in_order(orders.channels_last(x.rank)), w.in_order(site.order_of_weights)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from graphgrad.lower.cuda.rows import SHUFFLE
+from graphgrad.ir.warps import SHUFFLE
 from graphgrad.ops.elementwise import larger, smaller
 from tests.labels import label
 from tests.lower.cuda.running import run

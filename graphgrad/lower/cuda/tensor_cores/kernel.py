@@ -25,13 +25,13 @@ from tvm import tirx
 from ....ir.kernel_structure import Axis, Load, Stage, loop_nest, static, substitute_values
 from ....ir.loops import bound, ceil_div, index, load, loop, registers, sequence, store, variable
 from ....ir.visits import nodes_in, replace_nodes
+from ....ir.warps import WARP
 from ...kernels.contraction import Contraction, contraction_of
 from ...kernels.epilogue import Epilogue
 from ..architecture import compute_capability
 from ..compiler import arch_of
 from ..lanes import over_lanes
 from ..reduction import Target, reduction_of
-from ..rows import WARP
 from ..threads import barrier
 from .device import FRAGMENT, HALVES, STAGE_CHUNKS, TF32, Warp, chunk_elements
 from .operand import Copy, Operand, operand_of, point, points

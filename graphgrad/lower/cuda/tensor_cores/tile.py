@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ....ir.loops import ceil_div
-from ..rows import WARP
+from ....ir.warps import WARP
 from .device import STAGE_CHUNKS, chunk_elements
 
 MIN_EXTENT = 8

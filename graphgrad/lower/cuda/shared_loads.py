@@ -1,0 +1,171 @@
+"""Loads of straight code that a thread makes once, into registers, for all that reads them.
+
+What is outside of a tensor, as at the border of an image, is not loaded: registers hold what the
+expression has in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...ir.kernel_structure import Load, is_conditional, static, uses
+from ...ir.loops import index, load, registers, store
+from ...ir.visits import replace_nodes
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A load that a thread makes once.
+
+    Attributes
+    ----------
+    load : TensorLoad
+    condition : Expr
+        Under which it is made.
+    otherwise : Expr
+        What there is if it is not made.
+    held : Buffer
+        In registers, with an element for each lane, or one.
+    """
+
+    load: Any
+    condition: Any
+    otherwise: Any
+    held: Any
+
+
+class SharedLoads:
+    """The loads of straight code, each made once, before it, and only inside of its tensor.
+
+    Parameters
+    ----------
+    analyzer : Analyzer
+        It knows the ranges of all variables.
+    lane : Var
+    lanes : int
+    """
+
+    def __init__(self, analyzer: Any, lane: Any, lanes: int):
+        self._analyzer, self._lane, self._lanes = analyzer, lane, lanes
+        self._shared: list[_Shared] = []
+        self._conditions: list[tuple[Any, Any]] = []
+
+    def read(self, value: Any) -> Any:
+        """An expression that reads registers."""
+        value = replace_nodes(value, tvm.ir.Call, self._chosen)
+        return replace_nodes(value, Load, self._from_registers)
+
+    def decide(self, value: Any) -> Any:
+        """An expression without choices that are always the same."""
+        return replace_nodes(value, tvm.ir.Call, self._decided_choice)
+
+    def statements(self, each: Any) -> list[Any]:
+        """The statements that make the loads; `each` makes one for all lanes of one for a lane."""
+        statements: list[Any] = []
+        for shared in self._shared:
+            made = self._moved(shared, shared.load, each)
+            holds = self._decided(shared.condition)
+            if static(holds) != 1:
+                statements.append(self._moved(shared, shared.otherwise, each))
+                made = tirx.IfThenElse(holds, made, None)
+            statements.append(made)
+        held = [*(held for _, held in self._conditions), *(each.held for each in self._shared)]
+        decided = [store(held, [index(0)], condition) for condition, held in self._conditions]
+        return [*map(tirx.AllocBuffer, held), *decided, *statements]
+
+    def _moved(self, shared: _Shared, value: Any, each: Any) -> Any:
+        if int(shared.held.shape[0]) == 1:
+            return store(shared.held, [index(0)], value)
+        return each([store(shared.held, [self._lane], value)])
+
+    def _chosen(self, call: Any) -> Any:
+        """A choice that is made once: between an element and a number, or always the same."""
+        call = self._decided_choice(call)
+        if not is_conditional(call):
+            return call
+        condition, chosen, other = call.args
+        if isinstance(chosen, Load) and _is_number(other):
+            return self._from_registers(chosen, condition, other)
+        return tirx.if_then_else(self._decided(condition), chosen, other)
+
+    def _decided_choice(self, call: Any) -> Any:
+        """A choice, or what is always chosen.
+
+        Of some windows that lie over an element there is none at some places of a tile.
+        """
+        if not is_conditional(call):
+            return call
+        condition, chosen, other = call.args
+        condition = self._analyzer.simplify(condition)
+        if static(condition) is not None:
+            return chosen if static(condition) else other
+        return tirx.if_then_else(condition, chosen, other)
+
+    def _decided(self, condition: Any) -> Any:
+        """A condition that all lanes have in common, from a register.
+
+        In expressions, TVM's analyzer would take what it says of quotients for granted, and divide
+        by zero.
+        """
+        if static(condition) is not None or uses(condition, self._lane):
+            return condition
+        for known, held in self._conditions:
+            if tvm_ffi.structural_equal(known, condition):
+                return load(held, [index(0)])
+        held = registers("holds", (1,), "bool")
+        self._conditions.append((condition, held))
+        return load(held, [index(0)])
+
+    def _from_registers(self, access: Any, condition: Any = None, otherwise: Any = None) -> Any:
+        """The value of a load, from the registers that hold it."""
+        if access.source.scope() != "global":
+            return access
+        simplify = self._analyzer.simplify
+        kept = access if condition is None else tirx.if_then_else(condition, access, otherwise)
+        indices = [simplify(at) for at in access.indices]
+        always = tirx.const(True, "bool")
+        asked = always if condition is None else simplify(condition)
+        if uses(asked, self._lane):
+            return kept
+        with self._analyzer.constraint_scope(asked):
+            bounds = [
+                bound
+                for at, extent in zip(indices, access.source.shape, strict=True)
+                for bound in (at >= 0, at < extent)
+                if not self._analyzer.can_prove(bound)
+            ]
+        asked = simplify(reduce(tirx.And, bounds, asked))
+        if uses(asked, self._lane):
+            return kept
+        dtype = str(access.source.dtype)
+        otherwise = tirx.const(0, dtype) if otherwise is None else otherwise
+        made = load(access.source, indices)
+        for known in self._shared:
+            if all(
+                tvm_ffi.structural_equal(a, b)
+                for a, b in (
+                    (known.load, made),
+                    (known.condition, asked),
+                    (known.otherwise, otherwise),
+                )
+            ):
+                return self._value(known.held)
+        lanes = self._lanes if any(uses(at, self._lane) for at in indices) else 1
+        held = registers("read", (lanes,), dtype)
+        self._shared.append(_Shared(made, asked, otherwise, held))
+        return self._value(held)
+
+    def _value(self, held: Any) -> Any:
+        return load(held, [index(0) if int(held.shape[0]) == 1 else self._lane])
+
+
+def _is_number(value: Any) -> bool:
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return isinstance(value, tirx.FloatImm | tirx.IntImm)
