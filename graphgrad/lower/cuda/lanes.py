@@ -199,18 +199,11 @@ def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
     for at, extent in zip(access.indices, shape, strict=True):
         position = position * extent + without_hiding(index(at))
     first = substitute_values(position, {lane: index(0)})
-    if not _goes_with(position, lane, analyzer):
+    if not analyzer.can_prove_equal(position, first + lane):
         return False
     aligned = analyzer.modular_set(analyzer.simplify(first))
     step = min(lanes, _WIDEST // _bytes(str(buffer.dtype)))
     return int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
-
-
-def _goes_with(number: Any, lane: Any, analyzer: Any) -> bool:
-    """Whether a number grows by one from lane to lane."""
-    number = without_hiding(number)
-    first = substitute_values(number, {lane: index(0)})
-    return bool(analyzer.can_prove_equal(number, first + lane))
 
 
 class _Lanes:
@@ -306,14 +299,11 @@ class _Lanes:
         def part(first: int) -> Any:
             lane = variable("lane")
             number = lane + first
-            *outer, last = access.indices
-            indices = [substitute_values(at, {self._lane: number}) for at in outer]
-            start = substitute_values(last, {self._lane: index(0)})
-            if _goes_with(last, self._lane, self._analyzer):
-                # TVM sees the lanes of a vector in no index that is hidden from it.
-                indices.append(start + number)
-            else:
-                indices.append(substitute_values(last, {self._lane: number}))
+            # Lanes are neighbors in memory, in which rows follow each other: so the last index may
+            # leave its row. TVM sees lanes in no index that is hidden from it, and writes quotients
+            # of eight lanes as no compiler takes them.
+            *outer, last = (substitute_values(at, {self._lane: index(0)}) for at in access.indices)
+            indices = [*outer, last + number]
             if loads:
                 moved = store(held, [number], load(buffer, indices))
             else:
