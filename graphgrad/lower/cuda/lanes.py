@@ -202,8 +202,14 @@ def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
     if not analyzer.can_prove_equal(position, first + lane):
         return False
     aligned = analyzer.modular_set(analyzer.simplify(first))
-    step = min(lanes, _WIDEST // _bytes(str(buffer.dtype)))
-    return int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
+    step = _lanes_at_a_time(lanes, str(buffer.dtype))
+    is_aligned = int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
+    return is_aligned and (step > 1 or lanes == 1)
+
+
+def _lanes_at_a_time(lanes: int, dtype: str) -> int:
+    """How many lanes an access moves: a power of two, since no others are vectors of CUDA's."""
+    return math.gcd(lanes, _WIDEST // _bytes(dtype))
 
 
 class _Lanes:
@@ -292,7 +298,7 @@ class _Lanes:
 
     def _moved(self, held: Any, access: Any) -> Any:
         """The statement that moves all lanes between memory and registers, 16 bytes at a time."""
-        step = min(self._lanes, _WIDEST // _bytes(str(held.dtype)))
+        step = _lanes_at_a_time(self._lanes, str(held.dtype))
         loads = isinstance(access, Load)
         buffer = self._views.get(buffer_of(access), buffer_of(access))
 

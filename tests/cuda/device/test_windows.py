@@ -36,6 +36,7 @@ CONVOLUTIONS = {
     "7x7": convolution("float32", (2, 14, 14, 48), 7, padding=3, **LAST),
     "dilated": convolution("float32", (2, 21, 20, 24), 3, dilation=2, **LAST),
     "channels-first": convolution("float32", (2, 24, 19, 24), 3, padding=1),
+    "channels-first-of-sevens": convolution("bfloat16", (2, 48, 14, 14), 3, padding=1),
     "channels-first-strided": convolution("float32", (2, 24, 38, 21), 3, strides=2, padding=1),
 }
 
@@ -54,6 +55,7 @@ POOLINGS = {
     "max-halves": pooling(MAX, "bfloat16", (2, 38, 39, 32), 3, 2, 1),
     "max-stride-1": pooling(MAX, "float32", (2, 17, 31, 24), 3, 1, 1),
     "max-channels-first": pooling(MAX, "float32", (2, 24, 37, 38), 3, 2, 1, "NCHW"),
+    "max-of-sevens": pooling(MAX, "float32", (2, 48, 14, 14), 3, 1, 1, "NCHW"),
     "average": pooling(AVERAGE, "float32", (2, 19, 22, 24), 3, 1, 1),
     "average-halves": pooling(AVERAGE, "bfloat16", (2, 38, 40, 24), 3, 2, 1),
     "average-apart": pooling(AVERAGE, "float32", (2, 38, 40, 24), 2, 2, 0),
