@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm
@@ -16,6 +17,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir.tensor import bits
+from ...ir.visits import nodes_in
 
 _MATHEMATICS = frozenset(
     f"tirx.{name}"
@@ -31,6 +33,9 @@ _MATHEMATICS = frozenset(
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Max, tirx.Min)
+Widening = Callable[[Any], Any]
+"""Makes float32 of a value in half precision."""
+
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -39,16 +44,22 @@ def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     In float16 that is mathematical functions and remainders: TVM turns some into functions that
     CUDA does not have (``hacos``), some into approximate ones, and refuses the remainder. In
-    bfloat16 it is everything up to the next store, as on a processor; TVM would leave it to the
-    GPU's arithmetic, which rounds after every operation.
+    bfloat16 it is everything up to the next store; TVM would leave it to the GPU's arithmetic,
+    which rounds after every operation.
+
+    A kernel that compares floats, or takes an extremum of them, rounds where its program does:
+    gradients ask which element equals an extremum that another kernel has found and stored, and may
+    compute the elements again.
     """
+    compared = nodes_in(func.body, (*_COMPARISONS, tirx.Max, tirx.Min))
+    wide = _wide if any(_is_float(node.a) for node in compared) else _wide_unrounded
     body = tvm_ffi.structural_map(
         func.body,
         [
-            (tvm.ir.Call, _widen_call),
-            (_ARITHMETIC, _widen_arithmetic),
-            (_COMPARISONS, _widen_comparison),
-            (tirx.Select, _widen_selection),
+            (tvm.ir.Call, partial(_widen_call, wide=wide)),
+            (_ARITHMETIC, partial(_widen_arithmetic, wide=wide)),
+            (_COMPARISONS, partial(_widen_comparison, wide=wide)),
+            (tirx.Select, partial(_widen_selection, wide=wide)),
         ],
     )
     return func.with_body(body)
@@ -93,46 +104,46 @@ def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-def _widen_call(call: Any) -> Any:
+def _widen_call(call: Any, wide: Widening) -> Any:
     """A call in float32, if its function must not be computed in half precision."""
     name = str(getattr(call.op, "name", ""))
     if _is_half(call) and name in _MATHEMATICS:
-        wide = [_wide(argument) for argument in call.args]
+        arguments = [wide(argument) for argument in call.args]
     elif _is_bfloat16(call) and name == "prim.if_then_else":
-        wide = [call.args[0], *(_wide(argument) for argument in call.args[1:])]
+        arguments = [call.args[0], *(wide(argument) for argument in call.args[1:])]
     else:
         return call
-    return _narrow(tvm.ir.Call(call.op, wide, ret_ty=tvm.ir.PrimType("float32")), call)
+    return _narrow(tvm.ir.Call(call.op, arguments, ret_ty=tvm.ir.PrimType("float32")), call)
 
 
-def _widen_arithmetic(node: Any) -> Any:
+def _widen_arithmetic(node: Any, wide: Widening) -> Any:
     if _is_bfloat16(node) or (_is_half(node) and isinstance(node, tirx.Mod)):
-        return _narrow(type(node)(_wide(node.a), _wide(node.b)), node)
+        return _narrow(type(node)(wide(node.a), wide(node.b)), node)
     return node
 
 
-def _widen_comparison(node: Any) -> Any:
-    return type(node)(_wide(node.a), _wide(node.b)) if _is_bfloat16(node.a) else node
+def _widen_comparison(node: Any, wide: Widening) -> Any:
+    return type(node)(wide(node.a), wide(node.b)) if _is_bfloat16(node.a) else node
 
 
-def _widen_selection(node: Any) -> Any:
+def _widen_selection(node: Any, wide: Widening) -> Any:
     if not _is_bfloat16(node):
         return node
-    chosen = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))
+    chosen = tirx.Select(node.condition, wide(node.true_value), wide(node.false_value))
     return _narrow(chosen, node)
 
 
 def _wide(value: Any) -> Any:
-    """A value in float32.
-
-    A bfloat16 that was just rounded from float32 is taken unrounded: only stores round.
-    """
+    """A value in float32."""
     if isinstance(value, tirx.FloatImm):
         return tirx.FloatImm("float32", value.value)
-    rounded = _is_bfloat16(value) and isinstance(value, tirx.Cast)
-    if rounded and str(value.value.ty) == "float32":
-        return value.value
     return tirx.Cast("float32", value)
+
+
+def _wide_unrounded(value: Any) -> Any:
+    """A value in float32; a bfloat16 that was just rounded from float32 as it was before."""
+    rounded = _is_bfloat16(value) and isinstance(value, tirx.Cast)
+    return value.value if rounded and str(value.value.ty) == "float32" else _wide(value)
 
 
 def _narrow(value: Any, like: Any) -> Any:
@@ -141,6 +152,10 @@ def _narrow(value: Any, like: Any) -> Any:
 
 def _is_half(value: Any) -> bool:
     return str(value.ty) in ("float16", "bfloat16")
+
+
+def _is_float(value: Any) -> bool:
+    return str(value.ty).startswith(("float", "bfloat"))
 
 
 def _is_bfloat16(value: Any) -> bool:
@@ -161,7 +176,7 @@ def _exact_constant(constant: Any) -> Any:
 
 def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
     """A maximum or minimum of floats as a selection, which treats NaN as on a processor."""
-    if not str(node.ty).startswith(("float", "bfloat")):
+    if not _is_float(node):
         return node
     a, b = (tirx.Var(name, node.ty) for name in ("a", "b"))
     return tirx.Let(a, node.a, tirx.Let(b, node.b, tirx.Select(wins(a, b), a, b)))

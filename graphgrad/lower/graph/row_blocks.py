@@ -52,7 +52,7 @@ _MIN_CLASSES = 4096
 _MIN_ELEMENTS = 3 << 24
 """Scores in all from which on they are computed in blocks: 200 MB of float32."""
 
-_BLOCK_ELEMENTS = 1 << 24
+_BLOCK_ELEMENTS = 1 << 25
 """Scores of a block, at most."""
 
 _MIN_BLOCK_ROWS = 128
