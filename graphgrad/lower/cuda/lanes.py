@@ -48,6 +48,9 @@ _WIDEST = 16
 MIN_POINTS = 1 << 14
 """Points from which on a thread gets more than one: fewer would leave most of a GPU idle."""
 
+_MAX_INDICES = 4
+"""Lanes of a vector of indices, at most."""
+
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "int8", "uint8", "bool")
 """Dtypes that move in vectors."""
 
@@ -202,14 +205,19 @@ def is_wide(access: Any, lane: Any, lanes: int, analyzer: Any) -> bool:
     if not analyzer.can_prove_equal(position, first + lane):
         return False
     aligned = analyzer.modular_set(analyzer.simplify(first))
-    step = _lanes_at_a_time(lanes, str(buffer.dtype))
+    step = _lanes_at_a_time(lanes, buffer)
     is_aligned = int(aligned.coeff) % step == 0 and int(aligned.base) % step == 0
     return is_aligned and (step > 1 or lanes == 1)
 
 
-def _lanes_at_a_time(lanes: int, dtype: str) -> int:
-    """How many lanes an access moves: a power of two, since no others are vectors of CUDA's."""
-    return math.gcd(lanes, _WIDEST // _bytes(dtype))
+def _lanes_at_a_time(lanes: int, buffer: Any) -> int:
+    """How many lanes an access moves: a power of two, since no others are vectors of CUDA's.
+
+    Where accesses may leave a row, TVM may write their indices as vectors: it has those of four.
+    """
+    most = _WIDEST // _bytes(str(buffer.dtype))
+    leaves_row = bool(buffer.shape) and int(buffer.shape[-1]) % most != 0
+    return math.gcd(lanes, min(most, _MAX_INDICES) if leaves_row else most)
 
 
 class _Lanes:
@@ -298,7 +306,7 @@ class _Lanes:
 
     def _moved(self, held: Any, access: Any) -> Any:
         """The statement that moves all lanes between memory and registers, 16 bytes at a time."""
-        step = _lanes_at_a_time(self._lanes, str(held.dtype))
+        step = _lanes_at_a_time(self._lanes, buffer_of(access))
         loads = isinstance(access, Load)
         buffer = self._views.get(buffer_of(access), buffer_of(access))
 

@@ -37,6 +37,15 @@ CONVOLUTIONS = {
     "dilated": convolution("float32", (2, 21, 20, 24), 3, dilation=2, **LAST),
     "channels-first": convolution("float32", (2, 24, 19, 24), 3, padding=1),
     "channels-first-of-sevens": convolution("bfloat16", (2, 48, 14, 14), 3, padding=1),
+    "rows-of-six": (
+        lambda x, w: op.tanh(op.nn.conv2d(x, w, strides=(1, 2), padding=1, groups=16)),
+        ("float16", (32, 16, 8, 12)),
+        ("float16", (16, 1, 3, 3)),
+    ),
+    "mask-of-short-rows": (
+        lambda x: op.where(op.greater(x, relax.const(0.2, "float32")), x, op.negative(x)),
+        ("float32", (8, 24, 12, 12)),
+    ),
     "channels-first-strided": convolution("float32", (2, 24, 38, 21), 3, strides=2, padding=1),
 }
 
