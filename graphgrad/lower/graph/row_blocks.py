@@ -526,7 +526,12 @@ class _Cluster:
         if reduced == [rank - 1]:
             result: _Form | _End = _Form.COLUMN if keeps else _Form.VECTOR
             axis = 1
-        elif function is relax.op.sum and reduced == list(range(rank - 1)) and not keeps:
+        elif (
+            function is relax.op.sum
+            and reduced == list(range(rank - 1))
+            and not keeps
+            and _adds_precisely(value.ty)
+        ):
             result, axis = _End.SUM, 0
         else:
             return None
