@@ -64,7 +64,7 @@ def tune(kit: Kit, channel: TextIO) -> None:
         proposed = runtime["cudnn.plans"].plans_of(problem, device.properties, device.architecture)
         try:
             plans = timed(runtime, problem, itertools.islice(proposed, PLANS), gpu)
-        except Exception as error:
+        except Exception as error:  # it is told, and the other problems go on
             send(channel, {"problem": described, "error": told(error)})
         else:
             send(channel, {"problem": described, "plans": plans})

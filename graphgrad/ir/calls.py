@@ -14,6 +14,9 @@ from .rewrite import map_functions
 from .tensor import expression_of, type_shape
 from .visits import nodes_in
 
+RESHAPES = tuple(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
+"""Ops whose results have the elements of their first arguments in the same order."""
+
 _CALLS_WITH_TUPLE = frozenset(
     f"relax.{name}"
     for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")

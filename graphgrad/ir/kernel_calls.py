@@ -27,6 +27,9 @@ INJECTIVE_PATTERN = 2
 injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion
 puts maps into kernels up to a reduction."""
 
+ALLOCATION = "relax.builtin.alloc_tensor"
+"""The op that allocates what a kernel or a packed function writes its result to."""
+
 REDUCTION_PATTERN = 3
 """TVM's ``kCommReduce``, the kind of reductions: maps in front of them go into their kernels."""
 

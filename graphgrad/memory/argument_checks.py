@@ -20,6 +20,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.calls import calls_op
+from ..ir.kernel_calls import ALLOCATION
 from ..ir.kernel_structure import static
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
@@ -158,9 +159,7 @@ class _Function:
             tensors = tensors_of(param)
             self.outside.update({("param", number, *path): tensor for path, tensor in tensors})
         self._allocated = {
-            ("call", var)
-            for var, call in aliases.calls.items()
-            if calls_op(call, "relax.builtin.alloc_tensor")
+            ("call", var) for var, call in aliases.calls.items() if calls_op(call, ALLOCATION)
         }
 
     def fits(self, call: KernelCall) -> bool:

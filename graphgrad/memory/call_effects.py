@@ -15,8 +15,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..errors import AliasError, ArgumentError
-from ..ir.calls import callee, data_of, overwritten_by
-from ..ir.kernel_calls import KERNEL_OF_COPY
+from ..ir.calls import RESHAPES, callee, data_of, overwritten_by
+from ..ir.kernel_calls import ALLOCATION, KERNEL_OF_COPY
 from .effects import NOTHING, Effects, effects_of
 from .regions import OUTSIDE, Leaf, Tree, leaves
 
@@ -41,11 +41,6 @@ _IDENTITY_OPS = frozenset(
 )
 """Ops whose result may be the memory of their first argument."""
 
-_ALLOCATION = "relax.builtin.alloc_tensor"
-
-_RESHAPES = frozenset(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
-"""Ops whose result lowering makes a view of all of their argument, where it can."""
-
 _READ_ONLY_OPS = (
     "relax.assert_op",
     "relax.memory.kill_storage",
@@ -59,7 +54,7 @@ _READ_ONLY_OPS = (
 def may_be_view(operator: Any) -> bool:
     """Whether the result of an op may be its first argument, in its memory."""
     name = getattr(operator, "name", "")
-    return name in _IDENTITY_OPS or name in _RESHAPES
+    return name in _IDENTITY_OPS or name in RESHAPES
 
 
 def may_write(value: Any) -> bool:
@@ -101,7 +96,7 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
         # The operator is a variable: a closure, which may have captured anything.
         return _record_opaque_call(aliases, call, [operator, *call.args], var, writes=True)
     name = str(operator.name)
-    if name == _ALLOCATION:
+    if name == ALLOCATION:
         return aliases.allocated(call, var)
     record = _EFFECTS_BY_OP.get(name)
     if record is not None:
@@ -110,7 +105,8 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     trees = [aliases.value(argument) for argument in call.args]
     for argument, tree in zip(call.args, trees, strict=True):
         aliases.use(argument, tree, var, writes=False)
-    if name in _RESHAPES and aliases.module.views:
+    if name in RESHAPES and aliases.module.views:
+        # Lowering makes a view of all of the argument, where it can.
         return trees[0]
     if name in _IDENTITY_OPS:
         result = aliases.regions.fresh(call.ty, ("call", var))

@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.calls import calls_op
+from ..ir.kernel_calls import ALLOCATION
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from .alias import Aliases, Module
@@ -47,7 +48,7 @@ def _allocate_outside_plan(func: relax.Function, aliases: Aliases) -> relax.Func
 def _escaping(func: relax.Function, aliases: Aliases) -> set[Any]:
     """The variables of allocations whose memory may be used where the planner does not see it."""
     bindings = bindings_of(func.body)
-    allocations = [b.var for b in bindings if calls_op(b.value, "relax.builtin.alloc_tensor")]
+    allocations = [b.var for b in bindings if calls_op(b.value, ALLOCATION)]
     untracked = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
     regions = {OUTSIDE, *aliases.regions_of([aliases.values[var] for var in untracked])}
     return {var for var in allocations if aliases.region(aliases.values[var]) in regions}

@@ -16,7 +16,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlockRealize
 
 from ..ir.calls import calls_op
-from ..ir.kernel_calls import bytes_of, variables_of
+from ..ir.kernel_calls import ALLOCATION, bytes_of, variables_of
 from ..ir.kernel_structure import static, substitute_values
 from ..ir.rewrite import replace_body
 from ..ir.visits import nodes_in
@@ -32,9 +32,8 @@ _STORES_PER_SECOND = 60e9
 _UNBOUNDED = np.iinfo(np.int64).max // 2
 """From here on a bound of TVM's says that there is none."""
 
-_ALLOCATION = "relax.builtin.alloc_tensor"
 _BETWEEN_DEVICES = ("relax.hint_on_device", "relax.to_vdevice")
-_ALLOCATIONS = (_ALLOCATION, "relax.memory.alloc_storage")
+_ALLOCATIONS = (ALLOCATION, "relax.memory.alloc_storage")
 
 
 class PlannedRun(NamedTuple):
@@ -192,7 +191,7 @@ class Line:
             held |= self._aliases.regions_of(values[call.binding.var])
         allocations: dict[int, list[Any]] = {}
         for binding in self._bindings.values():
-            if calls_op(binding.value, _ALLOCATION):
+            if calls_op(binding.value, ALLOCATION):
                 allocations.setdefault(region(values[binding.var]), []).append(binding)
         return {
             binding.var: binding
@@ -321,7 +320,7 @@ def _allocates(value: Any) -> bool:
 
 def _bytes_taken(allocation: Any, ty: Any) -> int | None:
     """The size of what is allocated by itself; None if it is not known."""
-    if calls_op(allocation, _ALLOCATION):
+    if calls_op(allocation, ALLOCATION):
         return bytes_of(ty)
     (size,) = allocation.args[0].values
     return static(size)

@@ -35,7 +35,7 @@ from ...ir.loops import bound, index, load, loop, own_loop, registers, sequence,
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.blocked_sums import SHORT_SUM, sum_in_blocks
-from .lanes import over_lanes, wide_lanes
+from .lanes import each_lane, wide_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, results_of
 from .threads import THREADS, at_lane, at_point, barrier
 
@@ -368,9 +368,7 @@ class _Launch:
 
     def _over_lanes(self, lane: Any, statements: list[Any], lanes: int | None = None) -> Any:
         """Statements for each of some neighboring results, by default those of a thread."""
-        own = variable("lane")
-        body = substitute_values(sequence(*statements), {lane: own})
-        return over_lanes(own, self._tile.lanes if lanes is None else lanes, body)
+        return each_lane(lane, self._tile.lanes if lanes is None else lanes, statements)
 
     def _sampled(
         self, values: Sequence[Any], first: Any, lanes: int

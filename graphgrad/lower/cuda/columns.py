@@ -16,7 +16,7 @@ from tvm import tirx
 from ...ir.kernel_structure import static, stride, substitute_values
 from ...ir.loops import loop, registers, sequence, variable
 from ..kernels.blocked_sums import sum_in_blocks
-from .lanes import lanes_of, over_lanes, split_lanes
+from .lanes import each_lane, lanes_of, split_lanes
 from .reduction import MAX_TERMS_PER_THREAD, Reduction, Step, Target, parts_of, results_of, terms
 from .threads import at_point, one_thread_per_point
 
@@ -114,9 +114,7 @@ def _one_thread_each(reduction: Reduction) -> Any:
 
     def each(statements: list[Any]) -> Any:
         """Statements for each result of the thread."""
-        own = variable("lane")
-        body = substitute_values(substitute_values(sequence(*statements), values), {lane: own})
-        return over_lanes(own, lanes, body)
+        return each_lane(lane, lanes, [substitute_values(sequence(*statements), values)])
 
     held = [registers("held", (lanes,), str(t.result.dtype)) for t in reduction.targets]
     so_far = [tirx.BufferLoad(buffer, [lane]) for buffer in held]

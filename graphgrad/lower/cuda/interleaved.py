@@ -20,7 +20,7 @@ from tvm import tirx
 from ...ir.kernel_structure import Load, is_among, static, stride, substitute_values
 from ...ir.loops import index, load, loop, registers, sequence, store, variable
 from ...ir.visits import nodes_in, replace_nodes
-from .lanes import MIN_POINTS, over_lanes, wide_lanes
+from .lanes import MIN_POINTS, each_lane, wide_lanes
 from .reduction import Reduction
 from .shared_loads import SharedLoads
 from .threads import one_thread_per_point
@@ -159,7 +159,7 @@ class _Launch:
         summed = [statement for one in self._sums for statement in self._summed(one)]
         body = sequence(
             *(tirx.AllocBuffer(one.held) for one in self._sums),
-            *self._shared.statements(lambda statements: self._each(*statements)),
+            *self._shared.statements(),
             *summed,
             *results,
         )
@@ -178,9 +178,7 @@ class _Launch:
 
     def _each(self, *statements: Any) -> Any:
         """Statements for each lane."""
-        own = variable("lane")
-        body = substitute_values(sequence(*statements), {self._lane: own})
-        return over_lanes(own, self._lanes, body)
+        return each_lane(self._lane, self._lanes, statements)
 
     def _result(self, values: Mapping[Any, Any]) -> Any:
         """The statement that stores the map at a point of a period."""

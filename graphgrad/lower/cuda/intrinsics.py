@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.tensor import bits
+from ...ir.tensor import bits, is_float
 from ...ir.visits import nodes_in
 
 _MATHEMATICS = frozenset(
@@ -33,10 +33,10 @@ _MATHEMATICS = frozenset(
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Max, tirx.Min)
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
 Widening = Callable[[Any], Any]
 """Makes float32 of a value in half precision."""
-
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -52,7 +52,7 @@ def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
     compute the elements again.
     """
     compared = nodes_in(func.body, (*_COMPARISONS, tirx.Max, tirx.Min))
-    wide = _wide if any(_is_float(node.a) for node in compared) else _wide_unrounded
+    wide = _wide if any(is_float(str(node.a.ty)) for node in compared) else _wide_unrounded
     body = tvm_ffi.structural_map(
         func.body,
         [
@@ -154,10 +154,6 @@ def _is_half(value: Any) -> bool:
     return str(value.ty) in ("float16", "bfloat16")
 
 
-def _is_float(value: Any) -> bool:
-    return str(value.ty).startswith(("float", "bfloat"))
-
-
 def _is_bfloat16(value: Any) -> bool:
     return str(value.ty) == "bfloat16"
 
@@ -176,7 +172,7 @@ def _exact_constant(constant: Any) -> Any:
 
 def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
     """A maximum or minimum of floats as a selection, which treats NaN as on a processor."""
-    if not _is_float(node):
+    if not is_float(str(node.ty)):
         return node
     a, b = (tirx.Var(name, node.ty) for name in ("a", "b"))
     return tirx.Let(a, node.a, tirx.Let(b, node.b, tirx.Select(wins(a, b), a, b)))

@@ -123,6 +123,12 @@ def over_lanes(lane: Any, lanes: int, body: Any) -> Any:
     return tirx.For(lane, index(0), index(lanes), ForKind.UNROLLED, body, None, marks)
 
 
+def each_lane(lane: Any, lanes: int, statements: Iterable[Any]) -> Any:
+    """Statements of one lane of a thread, for each of its lanes."""
+    own = variable("lane")
+    return over_lanes(own, lanes, substitute_values(sequence(*statements), {lane: own}))
+
+
 def widen_accesses(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A scheduled PrimFunc whose threads move their lanes in wide accesses, where that may be."""
     return func.with_body(_widened(func.body, tvm.sym.Analyzer()))
@@ -136,11 +142,11 @@ def unroll_flags(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def unrolled(vectors: Any) -> Any:
-        accesses = nodes_in(vectors.body, (Load, tirx.BufferStore))
+        var, first, extent, body = vectors.loop_var, vectors.min, vectors.extent, vectors.body
         if vectors.kind == ForKind.VECTORIZED and any(
-            str(buffer_of(access).dtype) == "bool" for access in accesses
+            str(buffer_of(access).dtype) == "bool"
+            for access in nodes_in(body, (Load, tirx.BufferStore))
         ):
-            var, first, extent, body = vectors.loop_var, vectors.min, vectors.extent, vectors.body
             return tirx.For(var, first, extent, ForKind.UNROLLED, body)
         return vectors
 

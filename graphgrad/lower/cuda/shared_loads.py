@@ -17,6 +17,7 @@ from tvm import tirx
 from ...ir.kernel_structure import Load, is_conditional, static, uses
 from ...ir.loops import index, load, registers, store
 from ...ir.visits import replace_nodes
+from .lanes import each_lane
 
 
 @dataclass(frozen=True)
@@ -65,24 +66,24 @@ class SharedLoads:
         """An expression without choices that are always the same."""
         return replace_nodes(value, tvm.ir.Call, self._decided_choice)
 
-    def statements(self, each: Any) -> list[Any]:
-        """The statements that make the loads; `each` makes one for all lanes of one for a lane."""
+    def statements(self) -> list[Any]:
+        """The statements that make the loads."""
         statements: list[Any] = []
         for shared in self._shared:
-            made = self._moved(shared, shared.load, each)
+            made = self._moved(shared, shared.load)
             holds = self._decided(shared.condition)
             if static(holds) != 1:
-                statements.append(self._moved(shared, shared.otherwise, each))
+                statements.append(self._moved(shared, shared.otherwise))
                 made = tirx.IfThenElse(holds, made, None)
             statements.append(made)
         held = [*(held for _, held in self._conditions), *(each.held for each in self._shared)]
         decided = [store(held, [index(0)], condition) for condition, held in self._conditions]
         return [*map(tirx.AllocBuffer, held), *decided, *statements]
 
-    def _moved(self, shared: _Shared, value: Any, each: Any) -> Any:
+    def _moved(self, shared: _Shared, value: Any) -> Any:
         if int(shared.held.shape[0]) == 1:
             return store(shared.held, [index(0)], value)
-        return each([store(shared.held, [self._lane], value)])
+        return each_lane(self._lane, self._lanes, [store(shared.held, [self._lane], value)])
 
     def _chosen(self, call: Any) -> Any:
         """A choice that is made once: between an element and a number, or always the same."""

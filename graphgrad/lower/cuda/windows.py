@@ -32,7 +32,7 @@ from ...ir.kernel_structure import (
 from ...ir.loops import index, load, loop, registers, sequence, store, variable
 from ...ir.visits import nodes_in
 from ..kernels.blocked_sums import SHORT_SUM
-from .lanes import MIN_POINTS, over_lanes, wide_lanes
+from .lanes import MIN_POINTS, each_lane, over_lanes, wide_lanes
 from .reduction import Reduction
 from .shared_loads import SharedLoads
 from .threads import one_thread_per_point
@@ -261,9 +261,7 @@ class _Launch:
 
     def _each(self, statements: Sequence[Any]) -> Any:
         """Statements for each lane."""
-        own = variable("lane")
-        body = substitute_values(sequence(*statements), {self._lane: own})
-        return over_lanes(own, self._tile.lanes, body)
+        return each_lane(self._lane, self._tile.lanes, statements)
 
     def _held_at(self, held: Sequence[Any], number: int) -> list[Any]:
         """What a thread has of a result."""
@@ -324,7 +322,7 @@ class _Launch:
                 at = {**self._at(number), tile.term.loop_var: index(term)}
                 values = [shared.read(substitute_values(value, at)) for value in values]
                 updates.append(self._written(held, number, values))
-        return [*shared.statements(self._each), *updates]
+        return [*shared.statements(), *updates]
 
     def _stored(self) -> list[Any]:
         """The statements that store what a thread has."""

@@ -28,7 +28,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, topi
 
-from ...ir.calls import calls_op
+from ...ir.calls import RESHAPES, calls_op
 from ...ir.kernel_calls import INJECTIVE_PATTERN, is_kernel_call, uses_in, variables_of
 from ...ir.kernel_structure import static, substitute_values
 from ...ir.passes import Phase, compiler_pass
@@ -39,7 +39,7 @@ from ...ir.rewrite import (
     replace_bindings,
     replace_body,
 )
-from ...ir.tensor import accumulator_dtype
+from ...ir.tensor import accumulator_dtype, has_shape
 from ...memory.donation import donated_params
 from ...memory.effect_order import may_write
 from ...ops.define import OPAQUE
@@ -71,7 +71,6 @@ _REDUCTIONS = {
     "relax.max": relax.op.max,
     "relax.min": relax.op.min,
 }
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 
 
 class _Form(Enum):
@@ -170,9 +169,9 @@ def _block_rows(ty: Any) -> int:
 
 def _extents(ty: Any) -> list[int]:
     """The shape of a tensor; empty if it is not known."""
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+    if not has_shape(ty):
         return []
-    extents = [static(extent) for extent in ty.shape]
+    extents = [static(extent) for extent in ty.shape.values]
     return [] if None in extents else extents  # type: ignore[return-value]
 
 
@@ -439,7 +438,7 @@ class _Cluster:
             return self._softmax(value, _SOFTMAXES[name])
         if name in _REDUCTIONS:
             return self._reduction(value, _REDUCTIONS[name])
-        if name in _RESHAPES:
+        if name in RESHAPES:
             return self._reshape(value)
         if name == "relax.matmul":
             return self._product(value)

@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ....ir.calls import axes_of_permutation, calls_op
+from ....ir.calls import RESHAPES, axes_of_permutation, calls_op
 from ....ir.kernel_calls import variables_of
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import map_functions, replace_bindings, replace_body
@@ -32,7 +32,7 @@ from .devices import profile_of
 from .offline import plan_all
 from .pointwise import CAST
 from .select import absence, library_call, read_outside
-from .views import RESHAPES, SPLIT, View, plain, view_of
+from .views import SPLIT, View, plain, view_of
 
 _OPS = {ATTENTION: library.ATTENTION, GRADIENT: library.ATTENTION_GRADIENT}
 

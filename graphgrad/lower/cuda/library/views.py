@@ -14,14 +14,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ....ir.calls import axes_of_permutation, calls_op
+from ....ir.calls import RESHAPES, axes_of_permutation, calls_op
 from ....ir.kernel_structure import static
-from ....ir.tensor import type_shape
+from ....ir.tensor import has_shape, type_shape
 from ....runtime.cudnn.problem import TensorForm, strides_of
 from ...graph.permuted_products import PERMUTATION
-
-RESHAPES = tuple(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
-"""Ops whose results have the elements of their first arguments in the same order."""
 
 SPLIT = "relax.split"
 
@@ -95,8 +92,8 @@ class View:
 
 def plain(tensor: Any) -> View:
     """A tensor as it is in memory."""
-    known = isinstance(tensor.ty, relax.TensorType) and tensor.ty.shape is not None
-    shape = tuple(static(extent) for extent in type_shape(tensor.ty)) if known else (None,)
+    is_known = has_shape(tensor.ty)
+    shape = tuple(static(extent) for extent in type_shape(tensor.ty)) if is_known else (None,)
     return View(tensor, shape, strides_of([extent or 0 for extent in shape]))
 
 
