@@ -120,13 +120,16 @@ class Arena:
 
         return run
 
+    def clear(self) -> None:
+        """Give the memory back, and the graphs that were recorded with it; not inside of a call."""
+        for borrower in self._borrowers:
+            borrower.forget()
+        self._placed.clear()
+        self._block, self._bytes = None, 0
+
     def _tensors(self, workspace: Workspace) -> Tensors:
         if self._block is None or workspace.bytes > self._bytes:
-            # The old block goes first, so that no two are there at a time.
-            for borrower in self._borrowers:
-                borrower.forget()
-            self._placed.clear()
-            self._block, self._bytes = None, 0
+            self.clear()  # first, so that no two blocks are there at a time
             self._block, self._bytes = self._new_block(workspace.bytes), workspace.bytes
         if workspace not in self._placed:
             self._placed[workspace] = workspace.place(self._block)

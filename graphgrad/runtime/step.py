@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -206,6 +207,16 @@ class ExportedStep(TrainingStep):
         return self._on_device("an evaluation", lambda: self._evaluate(inputs))
 
     @one_at_a_time
+    def release_memory(self) -> None:
+        """Give back the memory that is kept for the next steps, and graphs recorded with it.
+
+        Parameters, statistics and the optimizer's buffers stay. The next step takes it again.
+        """
+        self._staging.clear()
+        self._libraries.arena.clear()
+        release_pool()
+
+    @one_at_a_time
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file, as graphgrad's steps do.
 
@@ -289,12 +300,9 @@ class ExportedStep(TrainingStep):
         """
         if self._device.type == "cpu":
             prepare_threads()
-        try:
-            with device_errors(self._device, task):
-                return work()
-        except OutOfMemoryError:
-            self._staging.clear()
-        release_pool()  # not before the error is gone: it held on to what the work had taken
+        with contextlib.suppress(OutOfMemoryError), device_errors(self._device, task):
+            return work()
+        self.release_memory()  # the error is gone, which held on to what the work had taken
         try:
             with device_errors(self._device, task):
                 return work()
