@@ -22,11 +22,13 @@ from ...ir.kernel_structure import (
     Stage,
     buffer_of,
     statements_of,
+    static,
     substitute_values,
     uses,
     volume,
 )
 from ...ir.loops import block, bound, variable
+from ...ir.visits import replace_nodes
 from ..kernels.contraction import operands
 from .threads import at_point, divisor
 
@@ -128,7 +130,16 @@ def _on_one_axis(kernel: Any) -> Any | None:
     blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
     block_index = variable("block")
     body = substitute_values(inner.body, at_point([outer, inner], block_index))
+    # TVM computes quotients by an extent in front of the condition that it is not 0.
+    body = replace_nodes(body, (tirx.FloorDiv, tirx.FloorMod), _with_divisor)
     return bound(block_index, blocks, "blockIdx.x", body)
+
+
+def _with_divisor(quotient: Any) -> Any:
+    """A quotient, or a remainder, that is not divided by an extent of 0."""
+    if static(quotient.b) is not None:
+        return quotient
+    return type(quotient)(quotient.a, divisor(quotient.b))
 
 
 def _tag(loop: Any) -> str | None:

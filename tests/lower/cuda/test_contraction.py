@@ -121,6 +121,17 @@ def test_symbolic_batch(extents):
     tiled([a, b], [product(a, b)], shapes=shapes)
 
 
+@pytest.mark.parametrize("extents", [0, 70], ids=label)
+def test_rows_of_two_axes_one_of_which_is_symbolic(extents):
+    n = te.var("n", "int64")
+    two, terms, columns = (tirx.IntImm("int64", extent) for extent in (2, 40, 6))
+    a = te.placeholder((two, n, terms), "float32", "a")
+    b = te.placeholder((terms, columns), "float32", "b")
+    k = te.reduce_axis((0, terms), "k")
+    y = te.compute((two, n, columns), lambda i, j, c: te.sum(a[i, j, k] * b[k, c], axis=k))
+    tiled([a, b], [y], shapes=[(2, extents, 40), (40, 6), (2, extents, 6)])
+
+
 @pytest.mark.parametrize("batch", [0, 3])
 def test_a_symbolic_number_of_products_is_not_tiled(batch):
     """TVM's rule does not pad it: where it is 0, the block of an empty grid would still write."""
