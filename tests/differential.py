@@ -25,6 +25,7 @@ from tvm.relax import vm_build
 import graphgrad as gg
 from graphgrad.lower import pipeline
 from graphgrad.memory.donation import DONATED_DONE
+from graphgrad.runtime.results import Returned
 from graphgrad.train import on_device
 from tests.guarded_memory import guarded, guarded_copy
 
@@ -134,7 +135,7 @@ def differential():
 
 
 def _with_all_results(mod, name):
-    return mod, list(range(len(mod[name].ret_ty.fields)))
+    return mod, Returned(list(range(len(mod[name].ret_ty.fields))), [], [])
 
 
 def _method(function):

@@ -31,7 +31,7 @@ def call_times(step: Any, make_step: Callable[[], Any], steps: int) -> list[tupl
     Parameters
     ----------
     step : ExportedStep
-        For the shapes of one batch alone.
+        For the shapes of one batch alone. It is recorded as a graph no more.
     make_step : function
         Makes a step.
     steps : int
@@ -50,6 +50,7 @@ def call_times(step: Any, make_step: Callable[[], Any], steps: int) -> list[tupl
                 runs[-1].append((name, clock.stop()))
         return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
 
+    step.cuda_graph = False
     make_step()  # whose kernels are loaded
     library.machine.set_instrument(watch)
     for _ in range(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -20,6 +21,8 @@ MANIFEST = "kit.json"
 CALLS, PROBLEMS = "calls.json", "problems.json"
 """What the calls of each timed step should take, and what cuDNN computes in these steps."""
 PYTHON, STEPS, REFERENCES = "python", "steps", "references"
+
+NO_TORCH = "torch is not installed"
 
 
 class KitError(Exception):
@@ -100,6 +103,11 @@ class Kit:
         cudart.library()  # TVM finds it only once it is loaded
         sys.path.insert(0, str(self.steps(name)))
         return importlib.import_module("exported_step")
+
+
+def has_torch() -> bool:
+    """Whether this Python has torch, which is not imported."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def environment() -> dict[str, str]:

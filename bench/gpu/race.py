@@ -15,7 +15,7 @@ from typing import Any
 import nvidia
 import paths  # noqa: F401 (where `process` and `rounds` are found)
 from journal import BROKEN, FAILED, MEASURED, NO_TIME, OUT_OF_MEMORY, SKIPPED, Line, say
-from kit import Kit, environment
+from kit import NO_TORCH, Kit, environment, has_torch
 from predictions import furthest
 from process import ContenderError, Stepping
 from rounds import Rules, Turn, take_rounds
@@ -110,7 +110,8 @@ class Race:
             for contender in contenders:
                 self._start(contender)
             # Others' use of the GPU is told by no counter that holds for the last second alone.
-            rules = Rules(settings.rounds, 1.0, settings.rounds, math.inf, 0.0, settings.until)
+            left = settings.rounds - 1  # the first turn of each has followed its start
+            rules = Rules(left, 1.0, left, math.inf, 0.0, settings.until)
             take_rounds(list(self._standings), self._turn, rules)
             for contender in list(self._standings):
                 self._compare_calls(contender)
@@ -147,6 +148,9 @@ class Race:
         reason = "its first step is made, but no turn was taken"
         self._line(contender, SKIPPED, reason, process.facts, time.monotonic() - start)
         self._guarded(contender, lambda: self._warm_up(standing))
+        # At once: should time run out while others compile, this one has been measured.
+        if contender in self._standings and self._settings.left > 0:
+            self._turn(contender)
 
     def _unavailable(self, contender: str) -> str:
         """Return why a contender does not even start; nothing if it does."""
@@ -155,6 +159,8 @@ class Race:
         is_ours = contender.startswith("graphgrad")
         if is_ours and contender not in steps_for(self._kit.device):
             return f"not packed for a {self._kit.device}: it would be another contender's step"
+        if not is_ours and not has_torch():
+            return NO_TORCH
         if self._kit.device == "cpu" and contender.endswith("tf32"):
             return "not available: a CPU has no TF32"
         return ""
@@ -195,17 +201,18 @@ class Race:
         if not contender.startswith("graphgrad") or predicted is None or self._settings.left <= 0:
             return
 
-        def compare() -> list[dict[str, Any]]:
-            answer = standing.process.ask({"calls": WATCHED_STEPS})
-            return furthest([(name, seconds) for name, seconds in answer["calls"]], predicted)
-
-        rows = self._guarded(contender, compare)
-        if rows is not None and standing.turns:
-            figures = standing.figures() | {
-                "predicted_ms": 1e3 * sum(call["seconds"] for call in predicted),
-                "furthest": rows,
-            }
-            self._line(contender, MEASURED, "", figures)
+        answer = self._guarded(contender, lambda: standing.process.ask({"calls": WATCHED_STEPS}))
+        if answer is None or not standing.turns:
+            return
+        figures = standing.figures()
+        figures["predicted_ms"] = 1e3 * sum(call["seconds"] for call in predicted)
+        reason = ""
+        try:
+            calls = [(name, seconds) for name, seconds in answer["calls"]]
+            figures["furthest"] = furthest(calls, predicted)
+        except ValueError as error:
+            reason = str(error)
+        self._line(contender, MEASURED, reason, figures)
 
     def _guarded(self, contender: str, work: Callable[[], Any]) -> Any:
         """Do something with a contender; if that fails, it is out."""

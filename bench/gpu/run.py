@@ -10,7 +10,7 @@ usage, or no kit that this machine can run.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import contextlib
 import json
 import math
 import os
@@ -23,14 +23,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import nvidia
 import paths
 from accuracy import complaints_against
+from channel import told
 from journal import BROKEN, FAILED, MEASURED, NO_TIME, PASSED, SKIPPED, Journal, Line, replace, say
-from kit import MANIFEST, Kit, KitError, environment
+from kit import MANIFEST, NO_TORCH, Kit, KitError, environment, has_torch
 from machine import facts, versions
 from predictions import differences
 from race import Race, Settings
@@ -57,15 +59,18 @@ def main() -> None:
     jobs = [job for job in all_jobs(kit) if _wanted(job, arguments.only)]
     if not jobs and not _wanted(("tune", "plans", "graphgrad"), arguments.only):
         sys.exit(_usage(f"--only {arguments.only}: nothing matches"))
-    for name, by in [job[1:] for job in jobs if job[0] == "check"]:
-        line = checked(kit, name, by, arguments.check_limit, until)
-        journal.add(against_ours(line, journal))
+    for by in ("graphgrad", "torch"):
+        names = [name for kind, name, whose in jobs if (kind, whose) == ("check", by)]
+        with told_of("check", by, journal):
+            add_checks(kit, journal, names, by, arguments, until)
     if kit.device == "cuda" and _wanted(("tune", "plans", "graphgrad"), arguments.only):
-        add_plans(kit, journal, Path(arguments.out), arguments.tune_seconds, until)
+        with told_of("tune", "plans", journal):
+            add_plans(kit, journal, Path(arguments.out), arguments.tune_seconds, until)
     settings = Settings(arguments.rounds, arguments.turn_seconds, arguments.start_limit, until)
     for model in kit.about["timed"]:
         contenders = [by for kind, name, by in jobs if (kind, name) == ("benchmark", model)]
-        Race(kit, model, settings, journal.add).run(contenders)
+        with told_of("benchmark", model, journal):
+            Race(kit, model, settings, journal.add).run(contenders)
     journal.finish()
     print(json.dumps(journal.as_json(), indent=1) if arguments.json else journal.as_text())
     sys.exit(int(any(line.is_bad for line in journal.lines)))
@@ -82,13 +87,42 @@ def all_jobs(kit: Kit) -> Iterator[tuple[str, str, str]]:
             yield "benchmark", name, contender
 
 
+@contextlib.contextmanager
+def told_of(kind: str, name: str, journal: Journal) -> Iterator[None]:
+    """While inside, an error of the kit itself costs this part, and not what follows."""
+    try:
+        yield
+    except Exception as error:
+        journal.add(Line(kind, name, "graphgrad kit", BROKEN, told(error)))
+
+
+def add_checks(
+    kit: Kit,
+    journal: Journal,
+    names: list[str],
+    by: str,
+    arguments: argparse.Namespace,
+    until: float,
+) -> None:
+    """Run checks, several at a time: nothing is timed."""
+    with ThreadPoolExecutor(arguments.checks_at_once) as pool:
+        lines = [
+            pool.submit(checked, kit, name, by, arguments.check_limit, until) for name in names
+        ]
+        try:
+            for line in as_completed(lines):
+                journal.add(against_ours(line.result(), journal))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 def checked(kit: Kit, name: str, by: str, limit: float, until: float) -> Line:
     """Return what comes of a check in a process of its own, within its limit and until the end."""
     left = until - time.monotonic()
     if left <= 0:
         return Line("check", name, by, SKIPPED, NO_TIME)
-    if by == "torch" and importlib.util.find_spec("torch") is None:
-        return Line("check", name, by, SKIPPED, "torch is not installed")
+    if by == "torch" and not has_torch():
+        return Line("check", name, by, SKIPPED, NO_TORCH)
     if by == "graphgrad" and name in kit.about["failed"]:
         return Line("check", name, by, BROKEN, f"not packed: {kit.about['failed'][name]}")
     start = time.monotonic()
@@ -259,6 +293,12 @@ def parse_arguments() -> argparse.Namespace:
         type=_seconds,
         default=60.0,
         help="seconds in which plans of cuDNN are timed; %(default)s",
+    )
+    add(
+        "--checks-at-once",
+        type=int,
+        default=max(1, min(8, (os.cpu_count() or 1) // 2)),
+        help="checks that run at a time; %(default)s",
     )
     add("--check-limit", type=_seconds, default=120.0, help="seconds of a check; %(default)s")
     add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -290,16 +290,50 @@ def compile(
     GraphGradError
         An op has no lowering; all such ops are listed.
     """
-    resolved = resolve(target)
+    executable, _ = compile_finished(
+        mod, resolve(target), None, winograd, overlap, budget, libraries, tf32
+    )
+    return executable
+
+
+def compile_finished(
+    mod: tvm.IRModule,
+    resolved: tvm.target.Target,
+    finish: Callable[[tvm.IRModule], tuple[tvm.IRModule, Any]] | None = None,
+    winograd: bool = True,
+    overlap: Overlap = "refuse",
+    budget: FunctionBudget | None = None,
+    libraries: bool = True,
+    tf32: bool = False,
+) -> tuple[Any, Any]:
+    """As `compile`, for a resolved target, with a last change of what is lowered.
+
+    Parameters
+    ----------
+    mod, winograd, overlap, budget, libraries, tf32
+        As of `compile`.
+    resolved : Target
+    finish : callable, optional
+        For CUDA, whose programs are not cached: given the lowered module, returns it changed, and
+        facts about it.
+
+    Returns
+    -------
+    executable : Executable
+    facts : object
+        None where nothing finishes.
+    """
+    assert finish is None or str(resolved.kind.name) == "cuda"
     request_registers(resolved)
     overlap = check_overlap_choice(overlap)
 
-    def make(program: tvm.IRModule) -> tuple[Any, None]:
+    def make(program: tvm.IRModule) -> tuple[Any, Any]:
         with EarlyBuilds(resolved) as early:
             lowered = lower(
                 program, resolved, None, winograd, overlap, early, budget, libraries, tf32
             )
-            return generate(lowered, resolved, early), None
+            lowered, facts = (lowered, None) if finish is None else finish(lowered)
+            return generate(lowered, resolved, early), facts
 
     options = {
         "winograd": winograd,
@@ -309,12 +343,12 @@ def compile(
         "libraries": libraries and library_absence(resolved) is None,
         "tf32": tf32,
     }
-    executable, _ = compiled_once(mod, resolved, options, make)
+    executable, facts = compiled_once(mod, resolved, options, make)
     if str(resolved.kind.name) == "llvm":
         prepare_threads()  # the thread that compiles is likely to be the one that runs the program
     check_sources(executable, resolved)
     give_back()
-    return executable
+    return executable, facts
 
 
 def check_sources(executable: Any, target: tvm.target.Target) -> None:

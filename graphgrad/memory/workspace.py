@@ -3,13 +3,11 @@
 The virtual machine allocates each inner tensor of a function in each call: some hundreds of objects
 for a training step, which takes longer than the kernels of a small network. And its pool keeps all
 memory for allocations of equal size alone. With a workspace the caller passes the tensors behind
-the arguments, and may have one block of memory for many functions (`graphgrad.train.arena`).
+the arguments, and may have one block of memory for many functions (`graphgrad.runtime.arena`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -18,35 +16,12 @@ from tvm import relax
 from ..ir.calls import callee, calls_op
 from ..ir.kernel_structure import static
 from ..ir.rewrite import bindings_of, rebuilt, replace_body
+from ..runtime.arena import RELEASE, Workspace
+from ..runtime.cudnn.engine import NAME as CUDNN
 from .alias import Module
 from .allocation import static_allocations
 from .packing import aligned
 from .regions import OUTSIDE
-
-
-@dataclass(frozen=True, eq=False)
-class Workspace:
-    """What a function wants to be passed behind its arguments.
-
-    Attributes
-    ----------
-    bytes : int
-        The size of the block that all of it lies in.
-    tensors : list of (int, list of int, str)
-        The offset, shape and dtype of each tensor. Some lie in the same memory, which they use one
-        after the other.
-    """
-
-    bytes: int
-    tensors: list[tuple[int, list[int], str]]
-
-    def place(self, block: tvm.runtime.Tensor) -> list[tvm.runtime.Tensor]:
-        """The tensors in a block of bytes."""
-        at_zero = tvm.get_global_func("vm.builtin.ensure_zero_offset")
-        return [
-            at_zero(block._create_view(tuple(shape), dtype, relative_byte_offset=offset))
-            for offset, shape, dtype in self.tensors
-        ]
 
 
 def take_workspace(
@@ -109,18 +84,32 @@ def take_workspace(
     return changed, Workspace(size, places)
 
 
-def allocations(mod: tvm.IRModule, name: str) -> int:
-    """How many blocks of memory a function allocates itself, lowered as for `take_workspace`."""
-    return sum(
-        calls_op(binding.value, "relax.vm.alloc_storage") for binding in bindings_of(mod[name].body)
-    )
+def take_to_record(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, Workspace | None]:
+    """As `take_workspace`, with results, of a function that can be recorded as a CUDA graph.
+
+    None where it cannot. What it allocates itself, others get after the call, and a graph uses it
+    again; and what functions of the model do on the host would be done once. The module gets the
+    function `RELEASE` besides.
+    """
+    taken, workspace = take_workspace(mod, name, results=True)
+    if workspace is None or _allocates(taken, name) or _calls_others(taken, name):
+        return mod, None
+    nothing = relax.SeqExpr([], relax.Tuple([]))
+    release = relax.Function([], nothing, relax.TupleType([]), is_pure=False)
+    taken[RELEASE] = release.with_attr("global_symbol", RELEASE)
+    return taken, workspace
 
 
-def calls_others(mod: tvm.IRModule, name: str, known: Collection[str]) -> bool:
-    """Whether a function calls packed functions that are neither TVM's own nor known."""
+def _allocates(mod: tvm.IRModule, name: str) -> bool:
+    """Whether a function allocates, lowered as for `take_workspace`."""
+    return any(calls_op(b.value, "relax.vm.alloc_storage") for b in bindings_of(mod[name].body))
+
+
+def _calls_others(mod: tvm.IRModule, name: str) -> bool:
+    """Whether a function calls packed functions that are neither TVM's nor graphgrad's own."""
     calls = (b.value for b in bindings_of(mod[name].body) if isinstance(b.value, tvm.ir.Call))
     packed = (callee(call) for call in calls if isinstance(call.op, relax.ExternFunc))
-    return any(not each.startswith("vm.builtin.") and each not in known for each in packed)
+    return any(not each.startswith("vm.builtin.") and each != CUDNN for each in packed)
 
 
 def _is_tensor(value: Any) -> bool:

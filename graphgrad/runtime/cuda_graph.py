@@ -89,7 +89,9 @@ class Recorded:
         """Let go of the graph and of the scratch memory, which is about to be freed."""
         self._graph, self._scratch, self._addresses = None, None, []
 
-    def __call__(self, scratch: Tensors, *arguments: tvm.runtime.Tensor) -> Any:
+    def __call__(
+        self, scratch: Tensors, *arguments: tvm.runtime.Tensor, records: bool = True
+    ) -> list[tvm.runtime.Tensor]:
         """The results of the function.
 
         Parameters
@@ -98,6 +100,8 @@ class Recorded:
             Further arguments, without values before or after the call: the same list as long as
             they are in the same place.
         *arguments : tensors
+        records : bool
+            False computes this call as the function does it.
 
         Raises
         ------
@@ -107,7 +111,7 @@ class Recorded:
         # Before anything is queued that overwrites: where memory is short, nothing has changed.
         results = [empty(shape, dtype, self._device) for shape, dtype in self._forms]
         is_default_stream = not tvm_ffi.get_raw_stream(self._device)  # of copies, in any case
-        if self.refusal is not None or not is_default_stream:
+        if not records or self.refusal is not None or not is_default_stream:
             return self._plain(scratch, arguments, results)
         if self._graph is None or scratch is not self._scratch or not self._graph.serves(arguments):
             self._graph = None

@@ -17,9 +17,12 @@ from .errors import FolderError
 from .files import read_file
 from .manifest import fault
 
-FORMAT = "graphgrad-export-2"
-_READ = ("graphgrad-export-1", FORMAT)
-"""The formats that are read. The first had no ``storage``: steps stored parameters as the model."""
+FORMAT = "graphgrad-export-3"
+_READ = ("graphgrad-export-1", "graphgrad-export-2", FORMAT)
+"""The formats that are read.
+
+The first had no ``storage``: steps stored parameters as the model. The second had no ``recorded``.
+"""
 
 MANIFEST, KERNELS = "manifest.json", "kernels"
 

@@ -11,10 +11,12 @@ import numpy as np
 import tvm
 from tvm.runtime import vm
 
+from .arena import RELEASE, Arena, Workspace
 from .arrays import Staging, lend, to_array
 from .cudnn.engine import register as register_cudnn
 from .errors import FolderError, InputError, MachineError
 from .loading import load_library
+from .results import NewResults, Returned, by_position
 
 _CHECK = "Check failed"
 """In errors of what TVM checks of the arguments of a function, before it computes."""
@@ -59,13 +61,15 @@ class Library:
     entry : mapping
         As the manifest has it.
     device : Device
+    arena : Arena
+        For functions that are recorded.
 
     Attributes
     ----------
     machine : VirtualMachine
         That runs it.
     step, evaluate : callable
-        A call of a step is a micro-batch of it where `end` is not None.
+        A call of a step is a micro-batch of it where `end` is not None. It returns `NewResults`.
     end : callable or None
         Ends the window of a step of several micro-batches.
     shapes : tuple of tuple of int
@@ -81,7 +85,9 @@ class Library:
         It lacks a function. Calls raise it, too, where one takes something else.
     """
 
-    def __init__(self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device):
+    def __init__(
+        self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device, arena: Arena
+    ):
         library = folder / entry["library"]
         try:
             machine = vm.VirtualMachine(load_library(library, device), device)
@@ -93,9 +99,15 @@ class Library:
             role: _function(machine, name, library) for role, name in entry["functions"].items()
         }
         self.machine = machine
-        self.step: Callable[..., Any] = functions["step"]
-        self.evaluate: Callable[..., Any] = functions["evaluate"]
-        self.end: Callable[..., Any] | None = functions.get("end_of_window")
+        self.evaluate: Callable[..., Any] = functions.pop("evaluate")
+        recorded = entry.get("recorded", {})
+        release = _function(machine, RELEASE, library) if recorded else None
+        updating = {
+            role: _updating(function, release, recorded.get(role), arena)
+            for role, function in functions.items()
+        }
+        self.step = updating["step"]
+        self.end = updating.get("end_of_window")
         self.shapes: Shapes = tuple(tuple(ty["shape"]) for ty in entry["inputs"])
         self.seeded: bool = entry["seeded"]
         self._targets: Mapping[str, Any] | None = entry["targets"]
@@ -157,6 +169,20 @@ def _function(machine: vm.VirtualMachine, name: str, library: Path) -> Callable[
     return call
 
 
+def _updating(
+    function: Callable[..., Any],
+    release: Callable[..., Any] | None,
+    facts: Mapping[str, Any] | None,
+    arena: Arena,
+) -> Callable[..., NewResults]:
+    """A function that overwrites arguments; recorded, where the manifest has facts for that."""
+    if facts is None or release is None:
+        return lambda *arguments: dict(enumerate(function(*arguments)))
+    returned = Returned(**facts["returned"])
+    recorded = arena.recorded(function, release, Workspace(**facts["workspace"]), returned)
+    return by_position(recorded, returned.positions)
+
+
 class Libraries:
     """The libraries of an export, by the shapes of the inputs.
 
@@ -169,6 +195,8 @@ class Libraries:
 
     Attributes
     ----------
+    arena : Arena
+        The memory of all that is recorded.
     end : callable or None
         As of `Library`; it has nothing to do with the inputs.
 
@@ -181,7 +209,8 @@ class Libraries:
     def __init__(
         self, folder: Path, entries: Sequence[Mapping[str, Any]], device: tvm.runtime.Device
     ):
-        libraries = [Library(folder, entry, device) for entry in entries]
+        self.arena = Arena(device)
+        libraries = [Library(folder, entry, device, self.arena) for entry in entries]
         self._libraries = {library.shapes: library for library in libraries}
         self._inputs = types_by_name(entries[0]["inputs"])
         self._device = device

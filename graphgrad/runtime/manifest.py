@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
+
+import numpy as np
 
 from .json_form import (
     each,
@@ -26,6 +29,22 @@ _GROUPS = ("params", "state", "window", "window_state", "accumulators", "loss_sc
 
 _TENSOR = {"name": is_text, "dtype": is_dtype, "shape": is_shape}
 
+
+def _is_form(value: Any) -> bool:
+    """Whether a value is a pair of a shape and a dtype."""
+    return isinstance(value, list) and len(value) == 2 and is_shape(value[0]) and is_dtype(value[1])
+
+
+def _is_place(value: Any) -> bool:
+    """Whether a value is an offset, a shape and a dtype."""
+    return isinstance(value, list) and all(map(is_natural, value[:1])) and _is_form(value[1:])
+
+
+_RECORDED = {
+    "workspace": {"bytes": is_natural, "tensors": [_is_place]},
+    "returned": {"positions": [is_natural], "results": [_is_form], "overwritten": [is_natural]},
+}
+
 _ENTRY = {
     "library": is_text,
     "functions": {"step": is_text, "evaluate": is_text, "end_of_window?": is_text},
@@ -34,6 +53,7 @@ _ENTRY = {
         {**_TENSOR, "range": or_none([is_number]), "ignored": or_none(is_number)},
     ),
     "seeded": is_flag,
+    "recorded?": each(_RECORDED),  # the first two formats have none
 }
 
 _MANIFEST = {
@@ -81,6 +101,7 @@ def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
         bounds = (entry["targets"] or {}).get("range")
         if bounds is not None and len(bounds) != 2:
             yield f"entries[{index}].targets.range is {bounds}"
+        yield from _of_recorded(f"entries[{index}].recorded", entry, manifest["target"]["kind"])
         if entry["library"] not in files:
             yield f"the library {entry['library']!r} is none of the files whose digests it has"
     for name in files:
@@ -103,6 +124,22 @@ def _of_tensors(manifest: Mapping[str, Any]) -> Iterator[str]:
     for name, order in manifest.get("storage", {}).items():
         if name not in shapes or sorted(order) != list(range(len(shapes[name]))):
             yield f"{order} is no order of the axes of a parameter {name!r}"
+
+
+def _of_recorded(where: str, entry: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """Yield where what is said of functions that are recorded contradicts itself."""
+    for role, facts in entry.get("recorded", {}).items():
+        if kind != "cuda" or role not in entry["functions"] or role == "evaluate":
+            yield f"{where} has {role!r}, which cannot be recorded"
+        workspace, returned = facts["workspace"], facts["returned"]
+        for offset, shape, dtype in workspace["tensors"]:
+            if offset + math.prod(shape) * np.dtype(dtype).itemsize > workspace["bytes"]:
+                yield f"{where}.{role} has a tensor outside of its workspace"
+        positions = returned["positions"]
+        if len(positions) != len(returned["results"]) or positions != sorted({*positions}):
+            yield f"{where}.{role} returns {len(returned['results'])} results, as {positions}"
+        if role == "step" and positions[:1] != [0]:
+            yield f"{where}.{role} returns no loss"
 
 
 def _names_and_dtypes(entry: Mapping[str, Any]) -> list[tuple[str, str]]:

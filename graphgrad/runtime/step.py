@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -18,9 +19,10 @@ from .machine import check_machine, device_errors, open_device, release_pool
 from .manifest import STATE
 from .owned import Description, Owned
 from .progress import Progress, progress_in, unfit_rate
+from .results import NewResults, split_loss
 from .synchronized import one_at_a_time
 from .threads import prepare as prepare_threads
-from .training_step import NewResults, TrainingStep
+from .training_step import TrainingStep
 
 _T = TypeVar("_T")
 
@@ -49,6 +51,8 @@ class ExportedStep(TrainingStep):
         The rate of the next steps; may be set at any time.
     steps : int
         Steps so far: calls, or windows of `accumulate` calls.
+    cuda_graph : bool
+        On a GPU, whether all kernels of a step are queued by one launch; may be set at any time.
 
     Raises
     ------
@@ -118,6 +122,22 @@ class ExportedStep(TrainingStep):
         self._learning_rate = float(rate)
 
     @property
+    def cuda_graph(self) -> bool:
+        """Whether a step on a GPU is queued by one launch, of a graph that is recorded before.
+
+        May be set at any time. A step that was exported without it, or cannot be recorded, is
+        computed as it is.
+        """
+        return self._libraries.arena.records
+
+    @cuda_graph.setter
+    @one_at_a_time
+    def cuda_graph(self, records: bool) -> None:
+        if not isinstance(records, bool):
+            raise InputError(f"cuda_graph={records!r}: give True or False")
+        self._libraries.arena.records = records
+
+    @property
     def accumulate(self) -> int:
         """How many calls, each with a micro-batch, make a step."""
         return int(self.manifest.get("accumulate", 1))
@@ -185,6 +205,16 @@ class ExportedStep(TrainingStep):
             As of a call.
         """
         return self._on_device("an evaluation", lambda: self._evaluate(inputs))
+
+    @one_at_a_time
+    def release_memory(self) -> None:
+        """Give back the memory that is kept for the next steps, and graphs recorded with it.
+
+        Parameters, statistics and the optimizer's buffers stay. The next step takes it again.
+        """
+        self._staging.clear()
+        self._libraries.arena.clear()
+        release_pool()
 
     @one_at_a_time
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
@@ -270,12 +300,9 @@ class ExportedStep(TrainingStep):
         """
         if self._device.type == "cpu":
             prepare_threads()
-        try:
-            with device_errors(self._device, task):
-                return work()
-        except OutOfMemoryError:
-            self._staging.clear()
-        release_pool()  # not before the error is gone: it held on to what the work had taken
+        with contextlib.suppress(OutOfMemoryError), device_errors(self._device, task):
+            return work()
+        self.release_memory()  # the error is gone, which held on to what the work had taken
         try:
             with device_errors(self._device, task):
                 return work()
@@ -292,8 +319,7 @@ class ExportedStep(TrainingStep):
         def function(*arguments: Any) -> tuple[tvm.runtime.Tensor, NewResults]:
             # Here, because a lack of memory is to be known from what happens later.
             with device_errors(self._device, "a training step"):
-                loss, *new_tensors = library.step(*arguments)
-            return loss, dict(enumerate(new_tensors))
+                return split_loss(library.step(*arguments))
 
         return self._called(function, batch, seed)
 
@@ -301,8 +327,7 @@ class ExportedStep(TrainingStep):
         """The new tensors of the function at the end of a window."""
         end = self._libraries.end
         assert end is not None
-        new_tensors = self._on_device("a training step", lambda: end(*arguments))
-        return dict(enumerate(new_tensors))
+        return self._on_device("a training step", lambda: end(*arguments))
 
     def _evaluate(self, inputs: Any) -> Arrays:
         """The outputs by name."""

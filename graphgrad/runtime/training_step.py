@@ -9,7 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tvm
@@ -19,11 +19,9 @@ from .arrays import Arrays
 from .errors import InputError
 from .owned import Description, Owned
 from .progress import Progress, read_for
+from .results import NewResults
 from .synchronized import Synchronized, one_at_a_time
 from .window import Types, dropped_on_failure
-
-NewResults: TypeAlias = Mapping[int, tvm.runtime.Tensor]
-"""What a function returns, by position, without the arguments that it has overwritten."""
 
 
 class TrainingStep(Synchronized, ABC):

@@ -10,6 +10,7 @@ import operator
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from ..errors import ArgumentError, ExportError, InputError
 from ..frontend.model import Model
 from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
-from ..lower.pipeline import compile as compile_module
+from ..lower.pipeline import compile_finished
 from ..memory.budget import MemoryBudget
+from ..memory.workspace import take_to_record
 from ..precision.choice import Precision
 from ..runtime.folder import kernels_file
 from ..runtime.manifest import LOADER, STATE
@@ -34,6 +36,7 @@ from .forward import FORWARD, LossChoice
 from .inputs import bind_shapes
 from .optimizer import SGD, Optimizer
 from .recipe import Recipe, recipe
+from .results import drop_arguments
 from .shapes import Shaped
 
 InputShapes = Mapping[str, Sequence[int]]
@@ -59,6 +62,7 @@ def export_step(
     precision: str | Precision = "float32",
     memory: int | float | MemoryBudget | None = None,
     libraries: bool = True,
+    cuda_graph: bool = True,
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -67,7 +71,7 @@ def export_step(
     Parameters
     ----------
     model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory
-        As of `train_step`, and so is `libraries`.
+        As of `train_step`, and so are `libraries` and `cuda_graph`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
     shapes : mapping of str to shape, or a sequence of those, optional
@@ -93,7 +97,7 @@ def export_step(
     """
     step_recipe = recipe(
         model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd, precision, memory,
-        libraries,
+        libraries, cuda_graph,
     )  # fmt: skip
     shape_sets = chosen_shapes(step_recipe.input_types, shapes, [])
     initial_facts = {
@@ -244,25 +248,52 @@ def _write_library(
         functions["end_of_window"] = END_OF_WINDOW
         mod.update(step_recipe.end_of_window())
     budget = step_recipe.step_budget()
-    executable = compile_module(
+    is_cuda = str(step_recipe.target.kind.name) == "cuda"
+    updating = [name for name in functions.values() if name != EVALUATE]
+    records = is_cuda and step_recipe.cuda_graph
+    executable, facts = compile_finished(
         mod,
         step_recipe.target,
+        (lambda lowered: _to_record(lowered, updating)) if records else None,
         winograd=step_recipe.winograd,
         budget=budget,
         libraries=step_recipe.libraries,
         tf32=step_recipe.precision.is_tf32,
     )
+    recorded: dict[str, Any] = facts or {}
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:
         raise ExportError(str(error)) from error
-    if str(step_recipe.target.kind.name) == "cuda":
+    if is_cuda:
         _write_kernels(folder, folder / name, executable, arch_of(step_recipe.target))
     return {
         "library": name,
         "functions": functions,
+        "recorded": {role: recorded[name] for role, name in functions.items() if name in recorded},
         **describe_entry(step_recipe, shapes, forward),
     }
+
+
+def _to_record(
+    lowered: tvm.IRModule, names: Sequence[str]
+) -> tuple[tvm.IRModule, dict[str, dict[str, Any]]]:
+    """Have functions that overwrite arguments take their workspace, to be recorded.
+
+    Returns
+    -------
+    mod : IRModule
+    facts : dict of str to dict
+        Of each function that can be: its `Workspace`, and what is `Returned`.
+    """
+    facts: dict[str, dict[str, Any]] = {}
+    for name in names:
+        dropped, returned = drop_arguments(lowered, name)
+        taken, workspace = take_to_record(dropped, name)
+        if workspace is not None:
+            lowered = taken
+            facts[name] = {"workspace": asdict(workspace), "returned": asdict(returned)}
+    return lowered, facts
 
 
 def _add_evaluation(step: tvm.IRModule, evaluation: tvm.IRModule) -> tvm.IRModule:

@@ -22,17 +22,16 @@ from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
 from ..memory.budget import FunctionBudget, MemoryPlan
 from ..memory.heap import give_back
-from ..memory.workspace import Workspace, allocations, calls_others, take_workspace
-from ..runtime.cuda_graph import Recorded
-from ..runtime.cudnn.engine import NAME as CUDNN
+from ..memory.workspace import take_to_record, take_workspace
+from ..runtime.arena import RELEASE, Arena, Workspace
+from ..runtime.results import NewResults, Returned, by_position
 from ..runtime.synchronized import Synchronized, one_at_a_time
 from ..runtime.threads import prepare as prepare_threads
-from .arena import Arena
 from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
 from .recent import Limit, Recent
 from .recipe import Objective
-from .results import drop_arguments, overwritten_arguments, types_of_results
+from .results import drop_arguments
 from .staging import Staging
 
 _MOST_SHAPES = 64
@@ -40,10 +39,9 @@ _MOST_SHAPES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
-BuildInfo = tuple[list[int], int, Any, Any, list[int], list[Any]]
-"""Positions of the results returned, bytes needed, as plain values the `Workspace` and the
-`MemoryPlan`, None for one that there is not; positions of arguments that are overwritten; and
-shapes and dtypes of the results of a function that overwrites."""
+BuildInfo = tuple[int, Any, Any, Any]
+"""Bytes needed, and as plain values the `Workspace`, the `MemoryPlan` and what is `Returned`, None
+for one that there is not."""
 
 
 @dataclass(frozen=True)
@@ -157,14 +155,15 @@ class ModelOnDevice(Synchronized):
 
     def _compile_updating(
         self, mod: tvm.IRModule, name: str, task: str, budget: FunctionBudget | None = None
-    ) -> Callable[..., dict[int, tvm.runtime.Tensor]]:
+    ) -> Callable[..., NewResults]:
         """A function that overwrites arguments, compiled.
 
         It returns results by position, without those that are arguments, overwritten; see
         `drop_arguments`.
         """
-        function, positions = self._load(mod, name, task, True, budget)
-        return lambda *arguments: dict(zip(positions, function(*arguments), strict=True))
+        function, returned = self._load(mod, name, task, True, budget)
+        assert returned is not None
+        return by_position(function, returned.positions)
 
     def _records(self, is_updating: bool) -> bool:
         """Whether calls of a function are recorded, and launched as a whole."""
@@ -187,29 +186,20 @@ class ModelOnDevice(Synchronized):
                 # and a result that is not returned does not escape.
                 lowered = self._lower(program, name, early, budget)
                 bytes_needed = allocated_bytes(lowered)[name]
-                positions: list[int] = []
-                overwritten: list[int] = []
-                workspace = None
+                workspace = returned = None
                 if is_updating:
-                    overwritten = overwritten_arguments(lowered, name)
-                    lowered, positions = drop_arguments(lowered, name)
+                    lowered, returned = drop_arguments(lowered, name)
                 # On a GPU all planned memory is taken at the start of a function anyway.
                 if self._device.type == "cpu":
                     lowered, workspace = take_workspace(lowered, name)
                 elif self._records(is_updating):
-                    taken, workspace = take_workspace(lowered, name, results=True)
-                    # What it allocates itself, others get after the call; a graph uses it again.
-                    # And what functions of the model do on the host would be done once.
-                    if allocations(taken, name) or calls_others(taken, name, [CUDNN]):
-                        workspace = None
-                    if workspace is not None:
-                        lowered = taken
+                    lowered, workspace = take_to_record(lowered, name)
                 executable = generate(lowered, self._target, early)
-                held, plan = (
-                    None if fact is None else asdict(fact) for fact in (workspace, budget.plan)
+                held, plan, left = (
+                    None if fact is None else asdict(fact)
+                    for fact in (workspace, budget.plan, returned)
                 )
-                results = types_of_results(lowered, name) if is_updating else []
-                return executable, (positions, bytes_needed, held, plan, overwritten, results)
+                return executable, (bytes_needed, held, plan, left)
 
         if self._watch is not None:
             return make(mod)  # an executable that was kept would skip the lowering
@@ -246,12 +236,13 @@ class ModelOnDevice(Synchronized):
         task: str,
         is_updating: bool,
         budget: FunctionBudget | None,
-    ) -> tuple[Callable[..., Any], list[int]]:
-        """A function of a module, to be called by any thread, and the results it returns."""
+    ) -> tuple[Callable[..., Any], Returned | None]:
+        """A function of a module, to be called by any thread, and what it returns if it updates."""
         budget = budget or FunctionBudget(name)
         executable, info = self._build(mod, name, is_updating, budget)
-        positions, bytes_needed, held, plan, overwritten, results = info
+        bytes_needed, held, plan, left = info
         budget.plan = None if plan is None else MemoryPlan(**plan)
+        returned = None if left is None else Returned(**left)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
             function = machine[name]
@@ -260,26 +251,23 @@ class ModelOnDevice(Synchronized):
         give_back()
         workspace = None if held is None else Workspace(**held)
         if self._device.type == "cpu":
-            return _on_host(function, workspace, self._arena), positions
+            return _on_host(function, workspace, self._arena), returned
+        if workspace is not None and returned is not None:
+            function = self._arena.recorded(function, machine[RELEASE], workspace, returned)
 
         # Not this object itself, which holds the function: it would go with a garbage collection
         # alone, and with it the memory of a device.
-        device, staging, arena = self._device, self._staging, self._arena
-        recorded = Recorded(function, device, overwritten, results)
-        arena.borrowers.add(recorded)
+        device, staging = self._device, self._staging
 
         def run(*arguments: Any) -> Any:
             try:
                 with reported(device, task, bytes_needed):
-                    if workspace is None:
-                        return function(*arguments)
-                    with arena.lent(workspace) as tensors:
-                        return recorded(tensors, *arguments)
+                    return function(*arguments)
             except OutOfMemoryError:
                 staging.clear()  # the next batch may be a smaller one
                 raise
 
-        return run, positions
+        return run, returned
 
 
 def _on_host(

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import tvm
 
 from ..memory.budget import FunctionBudget, MemoryPlan
-from ..runtime.training_step import NewResults
+from ..runtime.results import NewResults, split_loss
 from .accumulate import END_OF_WINDOW
 from .forward import FORWARD, Forward
 from .on_device import Shapes
@@ -60,7 +60,7 @@ class StepFunctions:
             mod = self._recipe.step(forward)
             budget = self._budgets.get(shapes, self._recipe.step_budget)
             compiled = compile_updating(mod, self._recipe.step_name, "a training step", budget)
-            return lambda *arguments: _split(compiled(*arguments))
+            return lambda *arguments: split_loss(compiled(*arguments))
 
         return self._steps.get(shapes, make)
 
@@ -83,11 +83,3 @@ class StepFunctions:
             mod = self._recipe.end_of_window()
             self._end = compile_updating(mod, END_OF_WINDOW, "the end of a training step")
         return self._end
-
-
-def _split(results: NewResults) -> tuple[Any, NewResults]:
-    """The loss, and the other results by their position behind it.
-
-    The loss is never dropped from the results: it takes the place of no argument.
-    """
-    return results[0], {position - 1: tensor for position, tensor in results.items() if position}

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from graphgrad.runtime import ExportedStep, FolderError
+from graphgrad.runtime import ExportedStep, ExportedStepError, FolderError
 from tests.exports import reseal
 from tests.runtime.data import rows
 
@@ -38,8 +38,8 @@ def test_a_missing_file(folder, name):
 
 
 def test_a_format_of_the_future(folder):
-    reseal(folder, format="graphgrad-export-3")
-    with pytest.raises(FolderError, match="no export in the format graphgrad-export-2"):
+    reseal(folder, format="graphgrad-export-4")
+    with pytest.raises(FolderError, match="no export in the format graphgrad-export-3"):
         ExportedStep(folder)
 
 
@@ -181,6 +181,40 @@ def test_a_manifest_that_makes_no_sense(folder, change, message):
     """Its digest fits: somebody has written it so."""
     changed(folder, change)
     with pytest.raises(FolderError, match=message):
+        ExportedStep(folder)
+
+
+def recorded(kind="cuda", role="step", positions=(0, 1), tensor=(64, [4], "float32")):
+    """Return a change after which a manifest has facts of a function that is recorded."""
+
+    def change(manifest):
+        results = [[[], "float32"], [[], "float64"]]
+        returned = {"positions": list(positions), "results": results, "overwritten": [3]}
+        workspace = {"bytes": 80, "tensors": [list(tensor)]}
+        manifest["target"].update(kind=kind, arch="sm_90")
+        manifest["entries"][0]["recorded"] = {role: {"workspace": workspace, "returned": returned}}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (recorded(), "TVM|no device|machine"),  # all is well but the machine
+        (recorded(kind="llvm"), "has 'step', which cannot be recorded"),
+        (recorded(role="evaluate"), "has 'evaluate', which cannot be recorded"),
+        (recorded(role="end_of_window"), "has 'end_of_window', which cannot be recorded"),
+        (recorded(tensor=(65, [4], "float32")), "a tensor outside of its workspace"),
+        (recorded(tensor=(64, [-4], "float32")), "recorded is"),
+        (recorded(tensor=(64, [4])), "recorded is"),
+        (recorded(positions=(0,)), r"returns 2 results, as \[0\]"),
+        (recorded(positions=(1, 0)), r"returns 2 results, as \[1, 0\]"),
+        (recorded(positions=(1, 2)), "step returns no loss"),
+    ],
+)
+def test_what_is_said_of_graphs_makes_no_sense(folder, change, message):
+    changed(folder, change)
+    with pytest.raises(ExportedStepError, match=message):
         ExportedStep(folder)
 
 

@@ -1,6 +1,5 @@
 """Races with processes that only pretend."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -36,12 +35,13 @@ def raced(monkeypatch):
     """Race; return the last line of each contender."""
     import race
 
-    def run(losses, seconds=60.0, failed=(), device="cuda", predicted=None):
+    def run(losses, seconds=60.0, failed=(), device="cuda", predicted=None, torch=True):
         monkeypatch.setattr(race, "Stepping", Process)
+        monkeypatch.setattr(race, "has_torch", lambda: torch)
         Process.losses = losses
         about = {"failed": dict.fromkeys(failed, "no")}
         kit = SimpleNamespace(about=about, device=device, calls=lambda name: predicted)
-        settings = race.Settings(2, 0.01, 10.0, time.monotonic() + seconds)
+        settings = race.Settings(2, 0.01, 10.0, race.time.monotonic() + seconds)
         lines = {}
         started = race.Race(kit, "net", settings, lambda line: lines.update({line.by: line}))
         started.run(list(losses))
@@ -67,6 +67,39 @@ def test_calls_are_compared_with_their_prediction(raced):
     first = figures["furthest"][0]
     assert (first["calls"], first["measured_ms"]) == (2, pytest.approx(6e-3))
     assert "furthest" not in lines[EAGER].figures
+
+
+def test_calls_that_were_not_predicted_cost_the_comparison_alone(raced):
+    kernel = {"name": "another", "seconds": 2e-6, "is_of_library": False}
+    line = raced({OURS: 2.0}, predicted=[kernel])[OURS]
+    assert line.status == "measured" and "other calls" in line.reason and not line.is_bad
+    assert line.figures["step_ms"] == pytest.approx(2.0) and "furthest" not in line.figures
+
+
+def test_what_was_measured_stays_where_time_runs_out(raced, monkeypatch):
+    """The second contender is still compiling then."""
+    import race
+
+    now = [0.0]
+    monkeypatch.setattr(race, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    start = Process.__init__
+
+    def slow(self, name, *given):
+        if name == EAGER:
+            now[0] = 1e9
+            raise ContenderError("no answer")
+        start(self, name, *given)
+
+    monkeypatch.setattr(Process, "__init__", slow)
+    lines = raced({OURS: 2.0, EAGER: 2.0})
+    assert lines[OURS].status == "measured" and len(lines[OURS].figures["turns_ms"]) == 1
+    assert lines[EAGER].reason == "no time was left"
+
+
+def test_torch_is_not_started_where_there_is_none(raced):
+    lines = raced({OURS: 2.0, EAGER: 2.0}, torch=False)
+    assert lines[OURS].status == "measured" and len(lines[OURS].figures["turns_ms"]) == 2
+    assert (lines[EAGER].status, lines[EAGER].reason) == ("not run", "torch is not installed")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from tests.lower.cuda.library.test_offline import convolutions
 SECONDS = {1: 3e-3, 2: 1e-3}
 """That the engines of the stand-in take."""
 
+REFUSED = (3, 4)
+"""Engines that are proposed, of which one fails, and another is not loaded."""
+
 
 @pytest.fixture
 def problem():
@@ -49,12 +52,27 @@ def entries(problem, computed, monkeypatch):
     def compute(*arguments):
         (text,) = (each for each in arguments if isinstance(each, str))
         computed.append([each for each in arguments if not isinstance(each, str)])
-        passed[0] += SECONDS[Plan.from_json(text).engine]
+        engine = Plan.from_json(text).engine
+        if engine not in SECONDS:
+            raise RuntimeError("no such engine")
+        passed[0] += SECONDS[engine]
 
     graph = SimpleNamespace(Recorded=Recorded, empty=cuda_graph.empty)
-    library = SimpleNamespace(compute=compute)
+
+    def loaded(text, index, workspace):
+        given = Plan.from_json(text)
+        assert workspace == given.workspace
+        # In place of what cuDNN refuses another plan is made.
+        return SimpleNamespace(plan=plan(problem, 1) if given.engine == 4 else given)
+
+    library = SimpleNamespace(compute=compute, _loaded=loaded)
     runtime = {"cuda_graph": graph, "cudnn.engine": library}
-    return tune.timed(runtime, problem, [plan(problem, each) for each in SECONDS], tvm.cpu())
+    failures = []
+    plans = [plan(problem, each) for each in (*SECONDS, *REFUSED)]
+    timed = tune.timed(runtime, problem, plans, tvm.cpu(), failures)
+    assert len(failures) == 2 and "no such engine" in failures[0]
+    assert "does not load what it has proposed" in failures[1]
+    return timed
 
 
 def test_the_fastest_comes_first_and_is_read_again(problem, monkeypatch, tmp_path):

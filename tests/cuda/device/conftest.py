@@ -7,6 +7,7 @@ import pytest
 
 from graphgrad.lower.cuda.library import attention, select
 from graphgrad.lower.device import cuda_absence
+from graphgrad.runtime import cuda_graph
 from graphgrad.runtime.cudnn.backend import library_path
 from graphgrad.runtime.cudnn.plans import Plan
 from tests.cuda.device.running import is_emulated
@@ -21,6 +22,19 @@ def cuda_device():
     absence = cuda_absence()
     if absence:
         pytest.skip(f"no CUDA device: {absence}")
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The launches of graphs, in order."""
+    launched, launch = [], cuda_graph._Graph.launch
+
+    def counting(self, arguments, results):
+        launched.append(self)
+        return launch(self, arguments, results)
+
+    monkeypatch.setattr(cuda_graph._Graph, "launch", counting)
+    return launched
 
 
 @pytest.fixture

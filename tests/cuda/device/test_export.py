@@ -15,6 +15,7 @@ from graphgrad.runtime import ExportedStep, InputError
 from tests.cuda.device import nets
 from tests.cuda.device.running import gpu
 from tests.exports import run_alone
+from tests.train.nets import deep
 
 EXPORTER = """
 import sys
@@ -97,6 +98,49 @@ def test_tensors_that_are_on_the_device(fresh, untrained):
     assert float(exported.enqueue(*on_device).numpy()) == float(fresh(x, y))
     with pytest.raises(InputError, match="out of range"):
         exported(x, tvm.runtime.tensor(y + 10, tvm.cuda()))
+
+
+@pytest.mark.parametrize("accumulate", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_recorded_steps_have_the_bits_of_those_that_are_not(tmp_path, launches, accumulate):
+    """With batch norm, dropout and a loss scale, from the host and the device, of two shapes."""
+    shapes = [{"x": (count, 3, 8, 8)} for count in (4, 6)]
+    gg.export_step(
+        deep(blocks=2, channels=4), tmp_path / "export", optimizer=gg.optim.Adam(0.01),
+        target=gpu(), shapes=shapes, precision="float16", accumulate=accumulate,
+    )  # fmt: skip
+    recorded, plain = (ExportedStep(tmp_path / "export") for _ in range(2))
+    plain.cuda_graph = False
+    generator = np.random.default_rng(0)
+    losses, counts = [], []
+    for index, count in enumerate([4, 4, 4, 6, 6, 6, 4, 4, 4]):
+        x, y = generator.standard_normal((count, 3, 8, 8), "float32"), np.arange(count) % 4
+        if index == 2:
+            recorded.learning_rate = plain.learning_rate = 0.02
+        if index == 7:  # what the graphs overwrite is elsewhere from here on
+            recorded.save(tmp_path / "state")
+            recorded.load(tmp_path / "state")
+        before = len(launches)
+        on_device = tvm.runtime.tensor(x, tvm.cuda())
+        # Read at the end: a later launch must not overwrite the loss of an earlier one.
+        losses.append((recorded.enqueue(on_device if index % 2 else x, y), plain.enqueue(x, y)))
+        counts.append(len(launches) - before)
+    assert [float(a.numpy()) for a, _ in losses] == [float(b.numpy()) for _, b in losses]
+    for name, value in {**plain.params, **plain.state}.items():
+        assert value.tobytes() == {**recorded.params, **recorded.state}[name].tobytes(), name
+    # The first call with a shape, or with other tensors, is computed as it is; the end of a window
+    # is recorded by itself. The memory of the larger shape took the place of that of the smaller.
+    assert counts == [0, 1, 1, 0, 1, accumulate, 0, 0, 1]
+
+
+def test_without_graphs_there_is_nothing_to_record(tmp_path, launches):
+    folder = tmp_path / "export"
+    gg.export_step(
+        nets.mlp().model, folder, target=gpu(), shapes={"input": (4, 16)}, cuda_graph=False
+    )
+    [entry] = json.loads((folder / "manifest.json").read_text())["entries"]
+    assert entry["recorded"] == {}
+    exported = ExportedStep(folder)
+    assert all(np.isfinite(exported(*each)) for each in batches(3)) and not launches
 
 
 @pytest.mark.slow

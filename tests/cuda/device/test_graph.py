@@ -10,7 +10,6 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.memory.donation import DONATED
-from graphgrad.runtime import cuda_graph
 from graphgrad.runtime.cuda_graph import Recorded
 from tests.cuda.device.running import gpu
 from tests.running import function
@@ -20,19 +19,6 @@ STEPS = 6
 FORMS = [((3,), "float32")]
 Y = np.arange(4)
 X = np.random.default_rng(0).standard_normal((STEPS, 4, 3, 8, 8)).astype("float32")
-
-
-@pytest.fixture
-def launches(monkeypatch):
-    """The launches of graphs, in order."""
-    launched, launch = [], cuda_graph._Graph.launch
-
-    def counting(self, arguments, results):
-        launched.append(self)
-        return launch(self, arguments, results)
-
-    monkeypatch.setattr(cuda_graph._Graph, "launch", counting)
-    return launched
 
 
 def steps(**settings):

@@ -16,6 +16,7 @@ from tvm import relax
 
 from ....ir.calls import RESHAPES, axes_of_permutation, calls_op
 from ....ir.kernel_calls import variables_of
+from ....ir.kernel_structure import static
 from ....ir.passes import Phase, compiler_pass
 from ....ir.rewrite import map_functions, replace_bindings, replace_body
 from ....ir.tensor import type_shape
@@ -225,7 +226,10 @@ class _Attentions:
 
     def _add(self, op: str, binding: Any) -> None:
         getters = self._readers.get(binding.var, [])
+        types = [*(x.ty for x in binding.value.args), *binding.value.ty.fields]
         if not all(isinstance(each.value, relax.TupleGetItem) for each in getters):
+            return
+        if any(static(extent) is None for ty in types for extent in type_shape(ty)):
             return
         views = [self._read(x) for x in binding.value.args]
         dtype = str(views[0].tensor.ty.dtype)
@@ -334,13 +338,14 @@ class _Attentions:
             or whole.value.ty.dtype != dtype
         ):
             return None
-        axis, begin, begins = whole.value.attrs.axis, 0, {}
-        for part in whole.value.args[0]:
-            begins[part] = begin
-            begin += int(type_shape(part.ty)[int(axis or 0)])
-        is_all = len(whole.value.args[0]) == len(begins) and set(begins) == set(ends)
+        axis, parts = whole.value.attrs.axis, list(whole.value.args[0])
+        is_all = len(parts) == len(ends) and set(parts) == set(ends)
         if axis is None or not is_all or any(self._only_reader(end) is None for end in ends):
             return None
+        begin, begins = 0, {}
+        for part in parts:
+            begins[part] = begin
+            begin += int(type_shape(part.ty)[int(axis)])
         result = self._result(whole.value.ty, [whole.var], dtype)
         axis = int(axis) % len(result.axes)
         views = [

@@ -252,6 +252,13 @@ def test_what_is_left_to_kernels_of_ours(library, changes):
     assert call_attention_library(mod, GPU).same_as(mod)
 
 
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_batches_of_any_size_are_left_to_kernels_of_ours(library, monkeypatch, packing):
+    monkeypatch.setitem(globals(), "B", tvm.tirx.Var("batch", "int64"))
+    mod = gg.vjp(packed(*PACKINGS[packing]))
+    assert call_attention_library(mod, GPU).same_as(mod)
+
+
 def test_biases_and_wide_types_are_left_to_kernels_of_ours(library):
     types = [relax.TensorType([B, H, S, D], HALF)] * 3
     serves = serves_attention(GPU)

@@ -109,13 +109,38 @@ def test_other_devices_and_versions_say_nothing(write, problem, configurations, 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"format": 2}, {"problems": 3}, {"problems": [{}]}, {"cudnn": "new"}, {"problems": [[]]}],
-    ids=["format", "no list", "no plans", "version", "no object"],
+    [
+        {"format": 2},
+        {"problems": 3},
+        {"problems": [{}]},
+        {"cudnn": "new"},
+        {"cudnn": float("inf")},
+        {"problems": [[]]},
+    ],
+    ids=["format", "no list", "no plans", "version", "no number", "no object"],
 )
 def test_a_damaged_file_is_named_and_says_nothing(write, problem, changes):
     write([([1, []], 1e-5)], **{"cudnn": 92801} | changes)
     with pytest.warns(UserWarning, match=r"h200\.json is damaged"):
         assert timed.timed_orders(H200["deviceName"], [problem]) == {}
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1e-5, 10**400, "soon"])
+def test_plans_that_take_no_time_are_damage(write, problem, seconds):
+    write([([1, []], 1e-5), ([2, []], seconds)], cudnn=92801)
+    with pytest.warns(UserWarning, match=r"h200\.json is damaged"):
+        assert timed.timed_orders(H200["deviceName"], [problem]) == {}
+
+
+def test_files_of_one_device_and_version_complete_each_other(write):
+    """As of runs of the kit that were cut at different places."""
+    problems = convolutions("bfloat16")[:2]
+    for number, each in enumerate(problems):
+        plans = [{"configuration": [number, []], "seconds": 1e-5}]
+        write([], cudnn=92801, problems=[{"problem": each.to_json(), "plans": plans}])
+        (timed.FOLDER / "h200.json").rename(timed.FOLDER / f"{number}.json")
+    orders = timed.timed_orders(H200["deviceName"], problems)
+    assert orders == {"92801": {each.key: [(n, ())] for n, each in enumerate(problems)}}
 
 
 def test_a_file_that_is_cut_short_says_nothing(write, problem):

@@ -8,9 +8,8 @@ import pytest
 import tvm
 
 import graphgrad as gg
-from graphgrad.memory.workspace import Workspace
 from graphgrad.models import mlp, resnet_digits
-from graphgrad.train.arena import Arena
+from graphgrad.runtime.arena import Arena, Workspace
 
 
 def workspace(size, count=2):
