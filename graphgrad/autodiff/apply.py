@@ -14,7 +14,7 @@ from tvm import relax
 from ..errors import RuleError
 from ..ir.attributes import Attributes
 from ..ir.calls import data_of, with_data
-from ..ir.tensor import Emitter, Tensor, is_float, type_shape
+from ..ir.tensor import Emitter, Tensor, has_shape, is_float, type_shape
 from ..ops import functional as op
 from ..ops.elementwise import masked_product
 from ..registry.rule import Rule
@@ -254,8 +254,7 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
 
 def _shape_text(value: Tensor) -> str:
     """The shape of a tensor in words."""
-    is_known = isinstance(value.ty.shape, relax.ShapeExpr)
-    return f"shape {value.shape}" if is_known else "unknown shape"
+    return f"shape {value.shape}" if has_shape(value.ty) else "unknown shape"
 
 
 def _emitted(rule: Rule, emitter: Emitter, index: int, result: Any) -> Tensor:

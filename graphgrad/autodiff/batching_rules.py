@@ -13,6 +13,7 @@ from typing import Any
 from tvm import relax
 
 from ..ir.attributes import Attributes
+from ..ir.calls import RESHAPES
 from ..ir.tensor import Tensor, expression_of, type_shape
 from ..ops import functional as op
 from ..ops.conv import Layouts
@@ -126,10 +127,7 @@ def _map(site: Site) -> Any:
     return site.called(arguments)
 
 
-@_rule(
-    *("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze"),
-    "relax.nn.batch_flatten",
-)
+@_rule(*RESHAPES)
 def _same_elements(site: Site) -> Any:
     x = site.arguments[0]
     return op.reshape(x.tensor, [site.extent, *type_shape(site.ty)])

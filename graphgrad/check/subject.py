@@ -15,7 +15,7 @@ from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
 from ..ir.arrays import to_numpy
 from ..ir.inline import inline_calls
-from ..ir.tensor import is_float
+from ..ir.tensor import has_shape, is_float
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays
 
@@ -120,7 +120,7 @@ def _named(inputs: Any, types: Mapping[str, Any], generator: np.random.Generator
 
 def _drawn(ty: Any, generator: np.random.Generator) -> np.ndarray:
     """Random values of a type: floats in (−1, 1), integers 0 and 1."""
-    if not isinstance(ty.shape, relax.ShapeExpr):
+    if not has_shape(ty):
         raise ArgumentError(f"a value of type {ty} cannot be drawn: give inputs")
     shape = [
         int(extent) if isinstance(extent, tvm.tirx.IntImm) else _SYMBOLIC_EXTENT

@@ -112,7 +112,7 @@ def balanced(values: Sequence[Expr]) -> Expr:
     """The sum of some values, as a shallow tree."""
     if len(values) == 1:
         return values[0]
-    # A chain would be as deep as it is long, and TVM recurses.
+    # A chain would be as deep as it is long: TVM recurses, and each addition waits for the last.
     middle = len(values) // 2
     return balanced(values[:middle]) + balanced(values[middle:])
 

@@ -15,7 +15,7 @@ from tvm import relax
 
 from ..errors import ArgumentError, InputError, ModelError
 from ..ir.calls import result_types
-from ..ir.tensor import dimension_text
+from ..ir.tensor import dimension_text, has_shape
 from .arrays import FLOAT_DTYPES, as_array, dtype_name
 from .onnx_values import with_values, without_values
 from .relax_main import make_outputs_literal, reorder_parameters
@@ -285,7 +285,7 @@ def _shape_and_dtype(var: relax.Var) -> InputType:
 
 def _shape(ty: relax.TensorType) -> tuple[int | str, ...] | None:
     """The extents of a tensor type; None if not even the rank is known."""
-    if isinstance(ty.shape, relax.ShapeExpr):
+    if has_shape(ty):
         return tuple(_size(dim) for dim in ty.shape)
     # TVM writes an unknown rank as -1. With a rank alone, every extent is an unnamed unknown.
     return None if ty.ndim < 0 else ("?",) * ty.ndim

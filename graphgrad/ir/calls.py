@@ -14,7 +14,9 @@ from .rewrite import map_functions
 from .tensor import expression_of, type_shape
 from .visits import nodes_in
 
-RESHAPES = tuple(f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze"))
+RESHAPES = tuple(
+    f"relax.{name}" for name in ("expand_dims", "flatten", "nn.batch_flatten", "reshape", "squeeze")
+)
 """Ops whose results have the elements of their first arguments in the same order."""
 
 _CALLS_WITH_TUPLE = frozenset(

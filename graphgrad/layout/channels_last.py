@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from ..ir.program import Program, substitute, variables_in
-from ..ir.tensor import type_shape
+from ..ir.tensor import has_shape, type_shape
 from ..memory.effect_order import may_write
 from . import orders
 from .orders import Order, OrderOfFilters
@@ -194,4 +194,4 @@ def _is_known(ty: Any) -> bool:
     """Whether tensors of a type, or in a tuple of that type, have a known rank and shape."""
     if isinstance(ty, relax.TupleType):
         return all(map(_is_known, ty.fields))
-    return not isinstance(ty, relax.TensorType) or isinstance(ty.shape, relax.ShapeExpr)
+    return not isinstance(ty, relax.TensorType) or has_shape(ty)

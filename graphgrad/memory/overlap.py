@@ -22,6 +22,7 @@ from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import begin_with, replace_body
+from ..ir.tensor import has_shape
 from .addresses import StackValues
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 from .kernel_arguments import bound, name_of, tensors_of
@@ -222,7 +223,7 @@ def _split_by_use(
 def _argument(tensor: Any, bindings: list[Any]) -> _Argument:
     """A tensor of a parameter; one in a tuple is bound to a variable by further `bindings`."""
     ty = tensor.ty
-    is_known = isinstance(ty.shape, relax.ShapeExpr)
+    is_known = has_shape(ty)
     # A kernel learns symbols from extents that are symbols alone, and not from `2 * n`.
     extents = [
         extent if static(extent) is not None else tirx.Var("extent", "int64")

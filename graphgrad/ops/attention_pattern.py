@@ -24,7 +24,7 @@ from tvm import relax
 from ..ir.attributes import Attributes
 from ..ir.calls import axes_of_permutation, calls_op
 from ..ir.program import Program, variables_in
-from ..ir.tensor import Emitter, Tensor, is_float, type_shape
+from ..ir.tensor import Emitter, Tensor, has_shape, is_float, type_shape
 from ..ir.write import replace_bindings
 from . import functional as op
 from .constant_masks import constant_value
@@ -308,7 +308,7 @@ class _Search:
             elif calls_op(value, "relax.where"):
                 expr = self._guarded(value, inner, guards)
             elif calls_op(value, "relax.nn.softmax"):
-                rank = len(type_shape(value.ty))
+                rank = _rank(value)
                 _require(int(value.attrs.axis) % rank == rank - 1)
                 return value.args[0], inner, guards
             else:
@@ -341,7 +341,7 @@ class _Search:
             value = self._inside(expr, inner)
             _require(calls_op(value, name))
             if name == "relax.max":
-                rank = len(type_shape(value.args[0].ty))
+                rank = _rank(value.args[0])
                 axes = value.attrs.axis
                 _require(axes is not None and [int(axis) % rank for axis in axes] == [rank - 1])
                 _require(bool(value.attrs.keepdims))
@@ -426,7 +426,7 @@ class _Search:
         query, scale_of_query = self._rows(left)
         key, scale_of_key = self._transposed(right)
         value = self._leading(values)
-        if len(type_shape(query.ty)) != 4 or len(key.shape) != 4 or len(type_shape(value.ty)) != 4:
+        if _rank(query) != 4 or len(key.shape) != 4 or _rank(value) != 4:
             query, (key, scale_of_key), value = left, self._transposed(right, False), values
             scale_of_query = 1.0
             shapes = [type_shape(query.ty), key.shape, type_shape(value.ty)]
@@ -467,14 +467,12 @@ class _Search:
             return source, 1.0
         return replace(source, expr=expr, steps=(*steps, *source.steps)), factor
 
-    def _rows(self, expr: Any) -> tuple[Any, float]:
-        """A tensor with the same rows, and what these are scaled by."""
+    def _before(self, expr: Any, looks_through: Callable[[Any], bool]) -> tuple[Any, float]:
+        """A tensor before reshapes of some kind and scales, and what it is scaled by."""
         scale = 1.0
         while isinstance(expr, relax.Var):
             value = self._value(expr)
-            if calls_op(value, "relax.reshape") and _keeps_rows(value):
-                if len(type_shape(expr.ty)) == 4 and len(type_shape(value.args[0].ty)) != 4:
-                    break
+            if calls_op(value, _RESHAPE) and looks_through(value):
                 expr = value.args[0]
             elif calls_op(value, "relax.multiply") or calls_op(value, "relax.divide"):
                 try:
@@ -486,9 +484,18 @@ class _Search:
                 break
         return expr, scale
 
+    def _rows(self, expr: Any) -> tuple[Any, float]:
+        """A tensor with the same rows, and what these are scaled by."""
+
+        def looks_through(reshape: Any) -> bool:
+            makes_heads = _rank(reshape) == 4 and _rank(reshape.args[0]) != 4
+            return _keeps_rows(reshape) and not makes_heads
+
+        return self._before(expr, looks_through)
+
     def _leading(self, expr: Any) -> Any:
         """A tensor of which only leading axes were reshaped."""
-        while isinstance(expr, relax.Var) and len(type_shape(expr.ty)) != 4:
+        while isinstance(expr, relax.Var) and _rank(expr) != 4:
             value = self._value(expr)
             if not (calls_op(value, "relax.reshape") and _keeps_matrices(value)):
                 break
@@ -497,23 +504,11 @@ class _Search:
 
     def _transposed(self, expr: Any, reshapes: bool = True) -> tuple[_Source, float]:
         """Keys whose transposed matrices are given, and what they are scaled by."""
-        scale = 1.0
-        while isinstance(expr, relax.Var):
-            value = self._value(expr)
-            if calls_op(value, "relax.permute_dims"):
-                break
-            if calls_op(value, "relax.reshape") and reshapes and _keeps_matrices(value):
-                if len(type_shape(expr.ty)) == 4:
-                    break
-                expr = value.args[0]
-            elif calls_op(value, "relax.multiply") or calls_op(value, "relax.divide"):
-                try:
-                    expr, factor = self._scaled(value)
-                except _NoMatch:
-                    break
-                scale *= factor
-            else:
-                break
+
+        def looks_through(reshape: Any) -> bool:
+            return reshapes and _keeps_matrices(reshape) and _rank(reshape) != 4
+
+        expr, scale = self._before(expr, looks_through)
         shape = type_shape(expr.ty)
         axes = list(range(len(shape)))
         value = self._value(expr)
@@ -689,7 +684,11 @@ class _Search:
 def _has_shape(expr: Any) -> bool:
     """Whether the shape of a tensor is written in its type; of what is no tensor there is none."""
     ty = getattr(expr, "ty", None)
-    return not isinstance(ty, relax.TensorType) or isinstance(ty.shape, relax.ShapeExpr)
+    return not isinstance(ty, relax.TensorType) or has_shape(ty)
+
+
+def _rank(expr: Any) -> int:
+    return len(type_shape(expr.ty))
 
 
 def _require(condition: bool) -> None:

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ..ir.kernel_structure import static
-from ..ir.tensor import Tensor, broadcast_shape, is_float, type_shape
+from ..ir.tensor import Tensor, broadcast_shape, has_shape, is_float, type_shape
 from ..layout.rule import LaidOut, Site, broadcast, cheapest_order, layout_rule
 from ..layout.value import Value
 from .define import call_op, define_op
@@ -307,7 +307,7 @@ def _lower_fill(op: str) -> None:
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         number = _number(call.args[1])
         is_finite = not isinstance(number, tirx.FloatImm) or math.isfinite(number.value)
-        if is_finite or not isinstance(call.ty.shape, relax.ShapeExpr):
+        if is_finite or not has_shape(call.ty):
             return stock(builder, call)
         fill = tirx.const(number.value, str(call.ty.dtype))
 

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
+from ..ir.calls import RESHAPES
 from ..layout import orders
 from ..layout.orders import Order
 from ..layout.rule import (
@@ -31,7 +32,7 @@ from .legalize import fields_of, legalization
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
-@layout_rule("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")
+@layout_rule(*RESHAPES)
 def reshape_layout(site: Site) -> LaidOut | None:
     """Reshape in memory too, where the axes that the model merges are adjacent there as well.
 

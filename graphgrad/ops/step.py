@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 
 from ..errors import ArgumentError
-from ..ir.tensor import Emitter, Tensor, same_shape, type_shape
+from ..ir.tensor import Emitter, Tensor, has_shape, same_shape, type_shape
 from ..tvm_fixes.hooks import begin_block, end_block, identity
 from .composed import variables_read_by
 
@@ -138,7 +138,7 @@ def _variable(target: Emitter, leaf: Any, variables: dict[int, Any]) -> Any:
         value = variables[identity(value)]
     if not isinstance(value, relax.Expr) or not isinstance(value.ty, relax.TensorType):
         raise ArgumentError(f"{leaf!r} is no tensor; scan takes nested lists and tuples of those")
-    if not isinstance(value.ty.shape, relax.ShapeExpr):
+    if not has_shape(value.ty):
         raise ArgumentError(
             f"scan takes tensors of known rank and shape, and was given {leaf} of type {value.ty}; "
             "give its shape by match_cast, outside the loop"

@@ -18,13 +18,13 @@ from ..lower.cuda.library.devices import ARCHITECTURES, profile_of
 from ..lower.cuda.library.select import absence
 from ..lower.pipeline import check_sources, generate, lower
 from ..memory.budget import FunctionBudget
-from ..report.table import plain, table
+from ..report.table import listed, plain, table
 from ..runtime.cudnn.engine import NAME
 from ..train.inputs import Inputs, bind_shapes, by_name, shapes_of
 from ..train.recipe import Recipe
 from .memory import planned_calls
 from .origins import KernelCall, OriginRecorder, nodes_of, phases_of, recorded_origins
-from .text import listed, shortened
+from .text import shortened
 
 _SHOWN = 10
 

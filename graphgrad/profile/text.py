@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ from rich.table import Table
 
 from ..errors import ArgumentError
 from ..files import write_file
+from ..memory.budget import megabytes
 from ..report.curve import sparkline
-from ..report.table import table
+from ..report.table import listed, table
 
 if TYPE_CHECKING:
     from .memory import LiveTensor
@@ -30,7 +30,6 @@ _BAR_WIDTH = 24
 _CLASSES_SHOWN = 30
 _KERNELS_SHOWN = 10
 _TENSORS_SHOWN = 8
-_NODES_SHOWN = 3
 _NAME_WIDTH = 44
 
 
@@ -42,7 +41,7 @@ def timing_text(profile: Profile) -> str:
         f"{len(profile.step_seconds)} steps), compiled in {profile.compile_seconds:.1f} s"
     ]
     if profile.memory is not None:
-        parts.append(f"at most {_megabytes(profile.memory.peak_bytes)} are in use")
+        parts.append(f"at most {megabytes(profile.memory.peak_bytes)} are in use")
     return "; ".join(parts)
 
 
@@ -64,7 +63,7 @@ def budget_text(within: Profile, without: Profile) -> str:
         for name, timeline in zip(("without", "within"), timelines, strict=True):
             assert timeline is not None
             line = sparkline(timeline.totals, top=top)
-            lines.append(f"{name:8}{line}  {_megabytes(timeline.peak_bytes)}")
+            lines.append(f"{name:8}{line}  {megabytes(timeline.peak_bytes)}")
     return "\n".join(lines)
 
 
@@ -221,8 +220,8 @@ def _memory(profile: Profile) -> list[RenderableType]:
     by_call = {entry.call: entry for entry in profile.kernels if entry.call is not None}
     totals = timeline.totals
     parts: list[RenderableType] = [
-        f"memory in use: {_megabytes(timeline.peak_bytes)} at the peak, of which arguments "
-        f"{_megabytes(timeline.arguments)}",
+        f"memory in use: {megabytes(timeline.peak_bytes)} at the peak, of which arguments "
+        f"{megabytes(timeline.arguments)}",
         sparkline(totals),
     ]
     if timeline.peak not in by_call:
@@ -231,7 +230,7 @@ def _memory(profile: Profile) -> list[RenderableType]:
     parts.append(
         f"the peak is at kernel {timeline.peak + 1} of {len(totals)}, {peak.kernel} "
         f"({peak.phase}, {_nodes(peak)}), which holds "
-        f"{_megabytes(timeline.scratch[timeline.peak])} for itself"
+        f"{megabytes(timeline.scratch[timeline.peak])} for itself"
     )
     inner_tensors = [
         entry for entry in timeline.at_peak if entry.kind not in ("argument", "constant")
@@ -258,13 +257,6 @@ def _nodes(kernel: KernelTime) -> str:
     return listed(kernel.nodes) or kernel.op_class
 
 
-def listed(nodes: Sequence[str]) -> str:
-    """The first of some nodes, and how many more there are."""
-    shown = ", ".join(nodes[:_NODES_SHOWN])
-    more = len(nodes) - _NODES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def _rest(count: int, noun: str) -> list[str]:
     """A line for the rows that a table leaves out; none if there are none."""
     return [f"and {count} more {noun}"] if count > 0 else []
@@ -273,8 +265,3 @@ def _rest(count: int, noun: str) -> list[str]:
 def shortened(text: str, width: int = _NAME_WIDTH) -> str:
     """Text cut to a width, with an ellipsis if something is left out."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def _megabytes(count: int) -> str:
-    """Bytes as text, in units of 10⁶."""
-    return f"{count / 1e6:.1f} MB"

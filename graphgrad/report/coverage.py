@@ -32,14 +32,12 @@ from ..ir.program import Program
 from ..ir.tensor import is_float
 from ..precision.choice import Precision, precision_of
 from ..precision.mixed import mix_precision
-from .table import plain, table
+from .table import listed, plain, table
 
 Provenance = Literal["hand", "derived", "user", "nondifferentiable", "missing", "not needed"]
 
 _Occurrences = dict[tuple[Provenance, str, str], list[str]]
 """Locations by provenance, op and precision."""
-
-_PLACES_SHOWN = 3
 
 _OFF_PATH = "no gradient needed"
 _STOPS = "declared: its derivative is zero or undefined"
@@ -267,12 +265,5 @@ def _is_float_value(ty: Any) -> bool:
 
 def _where_text(row: Row) -> str:
     """The last column of a row: where the op is, or why it has no gradient, or both."""
-    locations = _locations_text(row.where)
+    locations = listed(row.where)
     return f"{locations}: {row.reason}" if row.provenance == "missing" else row.reason or locations
-
-
-def _locations_text(locations: Sequence[str]) -> str:
-    """The first few places, and how many more there are."""
-    shown = ", ".join(locations[:_PLACES_SHOWN])
-    more = len(locations) - _PLACES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -26,6 +26,7 @@ _STYLES = {
 }
 """Of cells that say one of these words."""
 
+_NAMES_SHOWN = 3
 _UNLIMITED = 100_000  # columns: text for files and programs is never cut or folded
 
 
@@ -52,6 +53,13 @@ def table(
     for row in rows:
         drawn.add_row(*(Text(c, _STYLES.get(c, "")) if isinstance(c, str) else c for c in row))
     return drawn
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def plain(*parts: RenderableType) -> str:

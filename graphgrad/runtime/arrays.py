@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 
 from .errors import InputError
+from .huge_pages import advise_huge_pages
 from .machine import OUT_OF_MEMORY, release_pool
 
 ALIGNMENT = 64
@@ -124,13 +126,18 @@ def is_readable(tensor: tvm.runtime.Tensor) -> bool:
 
 
 def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    """A tensor in new memory of a device.
+    """A tensor in new memory of a device; on the host in huge pages, if it is large.
 
     Raises
     ------
     RuntimeError
         The driver has no memory; see `device_errors`.
     """
+    if device.type == "cpu":
+        tensor = tvm.runtime.empty(shape, dtype, device)
+        bits = math.prod(shape) * tvm_ffi.dtype(dtype).bits
+        advise_huge_pages(tensor.data_ptr(), bits // 8)
+        return tensor
     try:
         return tvm.runtime.empty(shape, dtype, device)
     except RuntimeError as error:

@@ -77,6 +77,13 @@ HOOKS = (
         "a fast `Array.__iter__`, see [array_iteration_slow](#array_iteration_slow)",
     ),
     Hook(
+        "`__instancecheck__` of the metaclass of `tvm_ffi.Object`, patched at import",
+        r"metaclass\.__instancecheck__",
+        "`isinstance` of nodes: that of `ABCMeta` takes twice as long, and a lowering asks a "
+        "million times",
+        "a metaclass that is derived from `type`: no class of TVM has virtual subclasses",
+    ),
+    Hook(
         "`tvm.ir._tensor_expr_overload`, patched at import",
         r"_tensor_expr_overload",
         "`expression + Tensor` reaches `Tensor.__radd__`",

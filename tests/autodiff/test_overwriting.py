@@ -16,7 +16,8 @@ def item(builder, y):
 
 
 def reshaped(builder, y):
-    return builder.emit(op.reshape(builder.emit(op.flatten(y)), SHAPE))
+    flat = builder.emit(op.flatten(builder.emit(op.nn.batch_flatten(y))))
+    return builder.emit(op.reshape(flat, SHAPE))
 
 
 def with_one_more_axis(builder, y):

@@ -11,12 +11,6 @@ from graphgrad.errors import ArgumentError
 from tests.peers import peer
 
 
-@pytest.fixture
-def path(tmp_path):
-    onnx.save(models.mlp((4, 5, 3)), tmp_path / "mlp.onnx")
-    return str(tmp_path / "mlp.onnx")
-
-
 def test_both_compete_and_compute_the_same_loss(path, capsys, monkeypatch):
     """But for the compiled form, which takes a minute."""
     peer("torch")

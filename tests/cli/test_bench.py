@@ -4,16 +4,9 @@ import numpy as np
 import onnx
 import pytest
 
-from graphgrad import models
 from graphgrad.cli.job import chosen_memory
 from graphgrad.cli.main import main
 from tests.peers import peer
-
-
-@pytest.fixture
-def path(tmp_path):
-    onnx.save(models.mlp((4, 5, 3)), tmp_path / "mlp.onnx")
-    return str(tmp_path / "mlp.onnx")
 
 
 def test_text(path, capsys):

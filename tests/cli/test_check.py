@@ -2,23 +2,15 @@ import json
 import sys
 
 import numpy as np
-import onnx
 import pytest
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad import models
 from graphgrad.cli.main import main
 from graphgrad.frontend import stock_operators
 from graphgrad.registry import unregister
 from tests.peers import peer
 from tests.unknown_ops import take_away
-
-
-@pytest.fixture
-def path(tmp_path):
-    onnx.save(models.mlp((4, 5, 3)), tmp_path / "mlp.onnx")
-    return str(tmp_path / "mlp.onnx")
 
 
 @pytest.fixture

@@ -1,17 +1,9 @@
 import json
 
-import onnx
 import pytest
 
-from graphgrad import models
 from graphgrad.cli.main import main
 from tests.unknown_ops import take_away
-
-
-@pytest.fixture
-def path(tmp_path):
-    onnx.save(models.mlp((4, 5, 3)), tmp_path / "mlp.onnx")
-    return str(tmp_path / "mlp.onnx")
 
 
 def test_text(path, capsys):

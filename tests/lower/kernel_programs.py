@@ -12,7 +12,7 @@ from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.lower.target import target
 from tests.guarded_memory import guarded_tensor
 
-HOST = target("llvm")
+HOST = target({"kind": "llvm", "opt-level": 0})
 UNIT = processor_of(HOST)
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-12}
 

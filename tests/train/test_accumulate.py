@@ -169,14 +169,6 @@ def compiled():
     return gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=4)
 
 
-@pytest.fixture
-def step(compiled, tmp_path):
-    """The compiled step, put back to where it was afterwards."""
-    compiled.save(tmp_path / "before")
-    yield compiled
-    compiled.load(tmp_path / "before")
-
-
 @pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38, 1e30])
 def test_a_micro_batch_that_is_not_finite_discards_its_window(step, tmp_path, bad, at):

@@ -34,14 +34,6 @@ def compiled():
     return gg.train_step(normalized(), optimizer=MOMENTUM)
 
 
-@pytest.fixture
-def step(compiled, tmp_path):
-    """The compiled step, put back to where it was afterwards."""
-    compiled.save(tmp_path / "before")
-    yield compiled
-    compiled.load(tmp_path / "before")
-
-
 @pytest.fixture(scope="module")
 def plain():
     """A step of a perceptron whose bad inputs change nothing."""

@@ -131,7 +131,7 @@ class _Backwards:
         """The parts for the initial states and for what the steps read."""
         carried, totals = self._of_a_step()
         added = [i for i, read in enumerate(self.step.read) if tensor_key(read) in totals]
-        at_steps = self._at_all_steps(carried, totals)
+        at_steps = self._at_all_steps(totals)
         for i, state in carried.items():
             self._carry(i, state, at_steps.get(tensor_key(self.step.before[i])))
         for i in added:
@@ -179,9 +179,7 @@ class _Backwards:
     def _placeholder(self, like: te.Tensor, dtype: str | None = None) -> te.Tensor:
         return te.placeholder(like.shape, dtype or str(like.dtype), name=f"{like.op.name}_ct")
 
-    def _at_all_steps(
-        self, carried: dict[int, te.Tensor], totals: dict[Key, te.Tensor]
-    ) -> dict[Key, te.Tensor]:
+    def _at_all_steps(self, totals: dict[Key, te.Tensor]) -> dict[Key, te.Tensor]:
         """Cotangents with a row for each step."""
         by_key = {tensor_key(tensor): tensor for tensor in self.step.inputs}
         tensors = rewritten(list(totals.values()), separated, by_key)

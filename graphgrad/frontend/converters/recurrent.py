@@ -53,7 +53,7 @@ def rnn(node: Node) -> tuple[Tensor, ...]:
         (f,) = weights.activations
         return lambda state, x: [f(x + weights.products(state[0]))]
 
-    return _Layer(node, ["Tanh"], gates=1, states=1).outputs(cell_of)
+    return _Layer(node, ["Tanh"], states=1).outputs(cell_of)
 
 
 @converter("GRU")
@@ -61,7 +61,7 @@ def gru(node: Node) -> tuple[Tensor, ...]:
     """H = (1 − z) ⊙ h + z ⊙ H′, where h reads r ⊙ H′ or, as linear_before_reset, r ⊙ (R H′)."""
     resets_product = bool(node.attribute("linear_before_reset", 0))
     cell_of = _gru_resetting_product if resets_product else _gru_resetting_state
-    layer = _Layer(node, ["Sigmoid", "Tanh"], gates=3, states=1, biases_apart=resets_product)
+    layer = _Layer(node, ["Sigmoid", "Tanh"], states=1, biases_apart=resets_product)
     return layer.outputs(cell_of)
 
 
@@ -119,7 +119,7 @@ def lstm(node: Node) -> tuple[Tensor, ...]:
 
         return cell
 
-    return _Layer(node, ["Sigmoid", "Tanh", "Tanh"], gates=4, states=2).outputs(cell_of)
+    return _Layer(node, ["Sigmoid", "Tanh", "Tanh"], states=2).outputs(cell_of)
 
 
 class _Layer:
@@ -133,8 +133,8 @@ class _Layer:
     node : Node
     activations : sequence of str
         The names of the default activations of one direction.
-    gates, states : int
-        How many of them a cell has.
+    states : int
+        How many a cell has.
     biases_apart : bool
         Whether the bias of the products with the state stays apart from that of the input's,
         because the cell does something to these products alone.
@@ -145,12 +145,10 @@ class _Layer:
         node: Node,
         activations: Sequence[str],
         *,
-        gates: int,
         states: int,
         biases_apart: bool = False,
     ):
         self.node = node
-        self.gates = gates
         self.states = states
         self.biases_apart = biases_apart
         self.batch_first = bool(node.attribute("layout", 0))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...ir.calls import result_types
+from ...ir.calls import RESHAPES, result_types
 from ...ir.tensor import type_shape
 from .graph import Site, UnwritableError, static_extent, writes
 
@@ -16,10 +16,7 @@ _FAR = 2**63 - 1
 """The end of a slice that goes to the last element."""
 
 
-@writes(
-    *("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze"),
-    "relax.nn.batch_flatten",
-)
+@writes(*RESHAPES)
 def _reshape(site: Site) -> Any:
     return site.graph.reshape(site.names[0], site.shape)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from tvm import tirx
 
+from ...fallback.guarded import balanced
 from ...ir.kernel_structure import Axis, Stage, stride, substitute_values, uses, volume
 from ...ir.loops import (
     block,
@@ -112,7 +113,7 @@ def _nest(stage: Stage, realize: Any, term: Any, few: Sequence[Axis], lanes: int
         updates.append(each_lane(store(total, [lane], load(total, [lane]) + added)))
         indices = [substitute_values(each, at) for each in stage.stores[0].indices]
         lane_values = [load(total, [index(n, dtype)]) for n in range(lanes)]
-        results.append(store(stage.stores[0].buffer, indices, _pairwise(lane_values)))
+        results.append(store(stage.stores[0].buffer, indices, balanced(lane_values)))
     zeros = [each_lane(store(total, [lane], zero)) for total in sums]
     terms = [(values[axis.var], axis.extent) for axis in stage.reduced[:-1]]
     terms.append((vector, ceil_div(along.extent, lanes)))
@@ -124,11 +125,3 @@ def _nest(stage: Stage, realize: Any, term: Any, few: Sequence[Axis], lanes: int
         if not any(axis is each for each in few)
     ]
     return fused(around, body, tirx.ForKind.PARALLEL)
-
-
-def _pairwise(values: Sequence[Any]) -> Any:
-    """A sum whose additions wait for few others."""
-    if len(values) == 1:
-        return values[0]
-    half = len(values) // 2
-    return _pairwise(values[:half]) + _pairwise(values[half:])

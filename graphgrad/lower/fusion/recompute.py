@@ -47,8 +47,9 @@ _FUNCTION_OPERATIONS = 8
 """Operations that an exponential or its kin counts for. In vectors it takes as long as to write an
 element of a large tensor and to read it again, so few copies of one cost nothing but arithmetic."""
 
-_MAX_FUNCTION_READERS = 3
-"""Readers of a map that calls such a function."""
+_MAX_FUNCTION_KERNELS = 3
+"""Kernels that compute such a function. The sigmoid of a gate, x · sigmoid(x) · y, has three, and
+five readers: the gate, and the gradients by x and by y."""
 
 
 @compiler_pass(
@@ -258,7 +259,8 @@ class _Block:
         size = bytes_of(binding.var.ty)
         if size is None or not self._is_cheap_map(binding):
             return False
-        if self._kernels[binding.value.args[0]].functions and len(readers) > _MAX_FUNCTION_READERS:
+        calls_functions = self._kernels[binding.value.args[0]].functions
+        if calls_functions and len(set(map(self._end, readers))) > _MAX_FUNCTION_KERNELS:
             return False
         if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
             return False
@@ -269,6 +271,19 @@ class _Block:
         # n times and not once.
         read: int = sum(sizes)  # type: ignore[arg-type]
         return read * (len(readers) - 1) <= size * (len(readers) + 1)
+
+    def _end(self, var: Any) -> Any:
+        """The last map of those that follow on each other alone: stock fusion makes them one."""
+        while self._is_map(var) and len(self._readers.get(var, [])) == 1:
+            (reader,) = self._readers[var]
+            if not self._is_map(reader):
+                break
+            var = reader
+        return var
+
+    def _is_map(self, var: Any) -> bool:
+        value = self._bindings[var].value
+        return is_kernel_call(value) and self._kernels[value.args[0]].kind <= INJECTIVE_PATTERN
 
     def _sources(self, binding: Any) -> list[Any]:
         """The variables that a copy of a map reads."""

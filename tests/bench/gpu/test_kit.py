@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tarfile
 import venv
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.emulator.toolchain import MissingToolError, environment
 from tests.peers import peer
 
 RUNNING = ".".join(platform.python_version_tuple()[:2])
@@ -166,6 +168,49 @@ def test_the_calls_of_a_step_are_timed_one_by_one(unpacked, python):
     assert first["initial_loss"] > 0
     assert len(calls["calls"]) > 20 and all(seconds > 0 for _, seconds in calls["calls"])
     assert any("matmul" in name for name, _ in calls["calls"])
+
+
+PACKER = """
+import sys
+
+sys.path.insert(0, "bench/gpu")
+import pack
+from pathlib import Path
+from tests.lower.cuda.library.test_offline import convolutions
+
+pack.DTYPES["mlp"] = ("float32",)
+pack.steps_for = lambda kind: ["graphgrad fp32"]
+target = {"kind": "cuda", "arch": "sm_90"}
+chosen = pack.Choice(sys.argv[2], target, families=["mlp"], timed=[sys.argv[3]])
+assert pack.pack(chosen, Path(sys.argv[1]))["failed"] == {}
+problems = [each.to_json() for each in convolutions("bfloat16")]
+Path(sys.argv[1], "problems.json").write_text(pack.json.dumps(problems))
+"""
+
+
+@pytest.mark.slow
+def test_on_an_emulated_gpu(python, tmp_path):
+    """Checks, recorded steps and single calls; the timing of plans comes as far as cuDNN."""
+    peer("torch")
+    try:
+        environ = os.environ | environment()
+    except MissingToolError as error:
+        pytest.skip(str(error))
+    kit, results = tmp_path / "kit", tmp_path / "results"
+    packing = [sys.executable, "-c", PACKER, kit, RUNNING, TIMED]
+    subprocess.run(packing, env=environ, cwd=Path(__file__).parents[3], check=True)
+    turns = ("--rounds", "2", "--turn-seconds", "0.1")
+    wanted = [f"--only={each}" for each in ("check", "tune", f"{TIMED} graphgrad fp32")]
+    environ.pop("PYTHONPATH", None)
+    subprocess.run(
+        [python, kit / "run.py", "--out", results, *turns, *wanted], env=environ, check=False
+    )
+    result = json.loads((results / "results.json").read_text())
+    lines = {(line["kind"], line["by"]): line for line in result["lines"]}
+    assert result["finished"] and lines["check", "graphgrad"]["status"] == "passed"
+    assert "cuDNN does not load" in lines["tune", "graphgrad"]["reason"]
+    timed = lines["benchmark", "graphgrad fp32"]
+    assert timed["status"] == "measured" and timed["figures"]["furthest"]
 
 
 @pytest.mark.parametrize("changes, arguments, text", [

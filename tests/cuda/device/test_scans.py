@@ -34,7 +34,9 @@ def program():
             with builder.dataflow():
                 result = builder.emit_output(function(x))
             builder.emit_func_output(result)
-        mod.update(gg.vjp(builder.get(), name))
+        both = gg.vjp(builder.get(), name)
+        del both[name]  # its gradient gives its value, too
+        mod.update(both)
     return Program(mod)
 
 

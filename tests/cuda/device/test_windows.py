@@ -86,7 +86,9 @@ def program():
             with builder.dataflow():
                 result = builder.emit_output(function(*params))
             builder.emit_func_output(result)
-        mod.update(gg.vjp(builder.get(), name))
+        both = gg.vjp(builder.get(), name)
+        del both[name]  # its gradient gives its value, too
+        mod.update(both)
     return mod, Program(mod)
 
 

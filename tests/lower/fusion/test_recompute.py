@@ -142,6 +142,23 @@ def test_many_readers_of_an_exponential_read_it():
     assert len(called(repeated(build(4), LARGE))) == 5
 
 
+def test_readers_of_an_exponential_that_are_one_kernel_count_once():
+    """As those of a gate's sigmoid: the gate, and its gradients by both factors."""
+
+    def build(b, x, y, cotangent):
+        s = b.emit(op.sigmoid(x))
+        silu = b.emit(op.multiply(x, s))
+        by_silu = b.emit(op.multiply(cotangent, y))
+        by_sigmoid = b.emit(op.multiply(by_silu, x))
+        slope = b.emit(op.multiply(s, b.emit(op.subtract(relax.const(1.0), s))))
+        by_x = op.add(b.emit(op.multiply(by_silu, s)), b.emit(op.multiply(by_sigmoid, slope)))
+        results = op.multiply(silu, y), op.multiply(cotangent, silu), by_x
+        return relax.Tuple([b.emit(result) for result in results])
+
+    names = called(repeated(build, LARGE, LARGE, LARGE))
+    assert len(names) == 3 and all("sigmoid" in name for name in names)
+
+
 def test_an_operand_of_a_product_stays():
     def build(b, x, row):
         y = b.emit(op.subtract(x, row))
