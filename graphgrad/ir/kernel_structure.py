@@ -25,7 +25,7 @@ _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, t
 _CONDITIONAL = "prim.if_then_else"
 _PURE_EFFECT = 1
 """The greatest of TVM's numbers of effects (`TCallEffectKind`) that says a call is pure."""
-_REDUCTION_KIND = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
+REDUCTION_KIND = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
 ASSUMED_SYMBOLIC_EXTENT = (
     1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
 )
@@ -141,7 +141,7 @@ def stage_of(statement: Any) -> Stage | None:
     ):
         return None
     axes = [
-        Axis(axis.var, static(axis.dom.extent), int(axis.iter_type) == _REDUCTION_KIND)
+        Axis(axis.var, static(axis.dom.extent), int(axis.iter_type) == REDUCTION_KIND)
         for axis, _ in driven
     ]
     return _of_block(block, axes)

@@ -25,6 +25,7 @@ from ...ir.kernel_structure import Stage, is_among, stages, statements_of
 from ...ir.passes import Phase, Pipeline, compiler_pass
 from ...ir.visits import nodes_in
 from ..kernels.blocked_sums import sum_in_blocks
+from ..kernels.early_inits import initialize_before_loops
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
@@ -121,14 +122,17 @@ def schedule_loops(
     scheduled : dict, optional
         The results for other kernels, by hash: equal kernels are scheduled once.
     """
-    if scheduled is None:
-        return _scheduled(func, processor, winograd, binds)
-    same_hash = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
+    known: Scheduled = {} if scheduled is None else scheduled
+    same_hash = known.setdefault(tvm_ffi.structural_hash(func), [])
     for original, result in same_hash:
         if tvm_ffi.structural_equal(original, func):
             return result
-    same_hash.append((func, _scheduled(func, processor, winograd, binds)))
-    return same_hash[-1][1]
+    result = _scheduled(func, processor, winograd, binds)
+    # What is left as it was built sets its results within its loops.
+    body = initialize_before_loops(result.body)
+    result = result if body.same_as(result.body) else result.with_body(body)
+    same_hash.append((func, result))
+    return result
 
 
 def _scheduled(

@@ -1,16 +1,16 @@
 """What the calls of a lowered CUDA program cost: launches, bytes, and the time that these need.
 
-A call of a kernel counts with the launches in it; a call of cuDNN as one. Bytes: each tensor that a
-call reads or writes counts once, one of which few elements are read with the 32 bytes around each;
-buffers between the launches of a kernel count twice, workspaces twice. The time of a call is the
-largest of bytes / speed of memory, operations / rate, and the time of its launches: what no kernel
-could beat, not what these kernels take.
+A call of a kernel counts with the launches in it; a call of cuDNN as one. Bytes: each tensor counts
+once if it is read, and once if it is written. Of one of which few elements are read, the 32 bytes
+around each count; what a launch surely wrote before is in a cache, and not read. Buffers between
+the launches of a kernel count twice, workspaces twice. The time of a call is the largest of bytes /
+speed of memory, operations / rate, and the time of its launches: what no kernel could beat, not
+what these kernels take.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,11 +114,7 @@ def kernel_cost(name: str, func: tirx.PrimFunc, rates: Rates) -> Cost:
     launches = sum(
         _trips(loop, hosts) for loop in nodes_in(func.body, tirx.For) if _is_launch(loop)
     )
-    tensors = [parameter for parameter in func.params if hasattr(parameter.ty, "shape")]
-    reads = _reads(func)
-    moved = sum(
-        min(_bytes(each.ty), reads.get(str(each.data), math.inf) * SECTOR) for each in tensors
-    )
+    moved = _bytes_of_parameters(func)
     root = getattr(func.body, "block", None)
     between = [] if root is None else [(buffer, 1) for buffer in root.alloc_buffers]
     between += [(a.buffer, _trips(a, hosts)) for a in nodes_in(func.body, tirx.AllocBuffer)]
@@ -154,41 +150,72 @@ def _bytes(tensor: Any) -> int:
     return math.prod(extents) * bits(str(tensor.dtype)) // 8
 
 
-def _reads(func: tirx.PrimFunc) -> dict[str, float]:
-    """How many elements a kernel reads at most of each tensor, by the name of its memory.
+def _bytes_of_parameters(func: tirx.PrimFunc) -> float:
+    """What a kernel reads and writes of the tensors that it is called with."""
+    reads, written = _traffic(func)
+    moved = 0.0
+    for each in func.params:
+        if hasattr(each.ty, "shape"):
+            size = _bytes(each.ty)
+            # One without accesses may be read through a pointer.
+            elements = reads.get(each, 0 if each in written else math.inf)
+            moved += min(size, elements * SECTOR) + (size if each in written else 0)
+    return moved
 
-    Any number of what it writes.
+
+def _traffic(func: tirx.PrimFunc) -> tuple[dict[Any, float], set[Any]]:
+    """How many elements at most a kernel reads of each tensor, and which tensors it writes.
+
+    Views count as what they view. Each launch reads what it has not surely written before.
     """
-    views = {each.buffer: str(each.data) for each in nodes_in(func.body, tirx.DeclBuffer)}
-    reads: Counter[str] = Counter()
-    for access, runs in _accesses(func.body, 1):
-        buffer = buffer_of(access)
-        is_store = isinstance(access, tirx.BufferStore)
-        name = views.get(buffer, str(buffer.data))
-        reads[name] += math.inf if is_store else runs  # type: ignore[assignment]
-    return dict(reads)
+    views: dict[Any, Any] = {}
+    for each in nodes_in(func.body, tirx.DeclBuffer):
+        viewed, *others = nodes_in(each.data, tvm.ir.Var)
+        if not others:  # an address in a table has the row, too
+            views[each.buffer] = views.get(viewed, viewed)
+    reads: dict[Any, float] = {}
+    written: set[Any] = set()
+    cached: set[Any] = set()
+    for node, runs, is_sure in _accesses(func.body, 1):
+        if isinstance(node, tirx.For):
+            cached.clear()
+            continue
+        buffer = buffer_of(node)
+        tensor = views.get(buffer, buffer)
+        if isinstance(node, tirx.BufferStore):
+            written.add(tensor)
+            if is_sure:
+                cached.add(tensor)
+        elif tensor not in cached:
+            reads[tensor] = reads.get(tensor, 0) + runs
+    return reads, written
 
 
-def _accesses(statement: Any, runs: float) -> Iterator[tuple[Any, float]]:
-    """Yield the loads and stores of a statement, with how often each runs at most."""
+def _accesses(
+    statement: Any, runs: float, is_sure: bool = True
+) -> Iterator[tuple[Any, float, bool]]:
+    """Yield launches, and loads and stores in order: how often each runs at most, and if surely."""
     if isinstance(statement, tirx.For):
+        if _is_launch(statement):
+            yield statement, runs, is_sure
         trips = static(statement.extent)
         if trips != 0:
-            yield from _accesses(statement.body, runs * (math.inf if trips is None else trips))
+            times = runs * (math.inf if trips is None else trips)
+            yield from _accesses(statement.body, times, is_sure)
     elif isinstance(statement, tirx.SeqStmt):
         for each in statement.seq:
-            yield from _accesses(each, runs)
+            yield from _accesses(each, runs, is_sure)
     elif isinstance(statement, SBlockRealize):
         for each in filter(None, (statement.block.init, statement.block.body)):
-            yield from _accesses(each, runs)
+            yield from _accesses(each, runs, is_sure)
     elif isinstance(statement, tirx.IfThenElse):
-        yield from ((load, runs) for load in nodes_in(statement.condition, tvm.ir.TensorLoad))
+        yield from _accesses(tirx.Evaluate(statement.condition), runs, is_sure)
         for each in filter(None, (statement.then_case, statement.else_case)):
-            yield from _accesses(each, runs)
+            yield from _accesses(each, runs, is_sure=False)
     else:  # loads and stores; what encloses others in another way may run any number of times
         times = math.inf if hasattr(statement, "body") else runs
         accesses = (tvm.ir.TensorLoad, tirx.BufferStore)
-        yield from ((each, times) for each in nodes_in(statement, accesses))
+        yield from ((each, times, is_sure) for each in nodes_in(statement, accesses))
 
 
 def _operations(func: tirx.PrimFunc) -> int:

@@ -17,6 +17,7 @@ from ...ir.kernel_rewrite import replace_realized
 from ...ir.kernel_structure import loop_nest, statements_of, static
 from ...ir.loops import block, sequence
 from ...ir.visits import nodes_in
+from ..kernels.early_inits import initialize_before_loops
 from .threads import one_thread_per_point
 
 _SPATIAL_KIND = 0
@@ -59,7 +60,8 @@ def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
 
 def launch_points(statement: Any) -> Any:
     """A launch in which each point of a statement's independent loops has a thread."""
-    return one_thread_per_point(*independent_loops(statement))
+    loops, body = independent_loops(statement)
+    return one_thread_per_point(loops, initialize_before_loops(body))
 
 
 def independent_loops(statement: Any) -> tuple[list[Any], Any]:

@@ -1,6 +1,7 @@
 """What a call of a kernel moves, as predictions count it."""
 
 from tvm import te
+from tvm.script import tirx as T
 
 from graphgrad.lower.cuda.costs import SECTOR, kernel_cost
 from graphgrad.lower.cuda.library.cost import RATES
@@ -38,3 +39,63 @@ def test_so_do_those_that_are_summed():
     k = te.reduce_axis((0, SUMMED), "k")
     total = te.compute((1,), lambda i: te.sum(table[words[k], 0], axis=k))
     assert moved([table, words], total) == 4 + 8 * SUMMED + SECTOR * SUMMED
+
+
+SIZE = 256
+BYTES = 4 * SIZE
+
+
+def moved_by(func):
+    return kernel_cost("kernel", func, RATES[90]).bytes
+
+
+def test_what_is_overwritten_is_read_and_written():
+    @T.prim_func(private=True, s_tir=True)
+    def in_place(x: T.Buffer((SIZE,)), y: T.Buffer((SIZE,))):
+        for block in T.thread_binding(8, "blockIdx.x"):
+            for thread in T.thread_binding(32, "threadIdx.x"):
+                x[block * 32 + thread] = x[block * 32 + thread] + y[block * 32 + thread]
+
+    assert moved_by(in_place) == 3 * BYTES
+
+
+def test_what_a_launch_wrote_it_does_not_read_from_memory():
+    @T.prim_func(private=True, s_tir=True)
+    def one(x: T.Buffer((SIZE,)), y: T.Buffer((SIZE,))):
+        for block in T.thread_binding(8, "blockIdx.x"):
+            for thread in T.thread_binding(32, "threadIdx.x"):
+                x[block * 32 + thread] = T.float32(1)
+                y[block * 32 + thread] = x[block * 32 + thread]
+
+    @T.prim_func(private=True, s_tir=True)
+    def two(x: T.Buffer((SIZE,)), y: T.Buffer((SIZE,))):
+        for block in T.thread_binding(8, "blockIdx.x"):
+            for thread in T.thread_binding(32, "threadIdx.x"):
+                x[block * 32 + thread] = T.float32(1)
+        for block in T.thread_binding(8, "blockIdx.x"):
+            for thread in T.thread_binding(32, "threadIdx.x"):
+                y[block * 32 + thread] = x[block * 32 + thread]
+
+    assert moved_by(one) == 2 * BYTES
+    assert moved_by(two) == 3 * BYTES
+
+
+def test_what_is_written_on_a_condition_may_be_read_from_memory():
+    @T.prim_func(private=True, s_tir=True)
+    def chosen(x: T.Buffer((SIZE,)), y: T.Buffer((SIZE,))):
+        for block in T.thread_binding(8, "blockIdx.x"):
+            for thread in T.thread_binding(32, "threadIdx.x"):
+                if thread < 16:
+                    x[block * 32 + thread] = T.float32(1)
+                y[block * 32 + thread] = x[block * 32 + thread]
+
+    assert moved_by(chosen) == 3 * BYTES
+
+
+def test_few_elements_are_read_of_what_is_written_whole():
+    @T.prim_func(private=True, s_tir=True)
+    def first(x: T.Buffer((SIZE,))):
+        for thread in T.thread_binding(2, "threadIdx.x"):
+            x[thread] = x[SIZE - 1 - thread]
+
+    assert moved_by(first) == BYTES + 2 * SECTOR

@@ -168,3 +168,20 @@ def test_a_function_without_a_root_block():
     x, y = np.arange(300, dtype="float32"), to_tensor(np.zeros(300, "float32"))
     run(to_tensor(x), y)
     np.testing.assert_array_equal(y.numpy(), np.cumsum(2 * x))
+
+
+def test_a_product_without_terms_is_zero():
+    """The result is set before the loop over the terms, which has no trips."""
+    rows, terms = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    left = te.placeholder((2, rows, terms), "float64")
+    right = te.placeholder((terms,), "float64")
+    k = te.reduce_axis((0, terms))
+    product = te.compute((2, rows), lambda i, j: te.sum(left[i, j, k] * right[k], k))
+    func = bind_parallel_loops(te.create_prim_func([left, right, product]), TARGET)
+    check(func, TARGET)
+    run = tvm.compile(on_host(func), HOST)
+    for count in (0, 3):
+        x, y = np.ones((2, 4, count)), np.ones(count)
+        result = to_tensor(np.full((2, 4), np.nan), tvm.cpu())
+        run(to_tensor(x, tvm.cpu()), to_tensor(y, tvm.cpu()), result)
+        assert np.array_equal(result.numpy(), np.full((2, 4), count))
