@@ -177,7 +177,8 @@ class _Block:
 
     `_completed` are the maps that a contraction computes where it stores its results;
     `_operations` has, for each map of which copies may be made, the operations of one copy, and
-    `_read` what one reads.
+    `_read` what one reads. `_ends` tells, for each variable, the last map of the kernel that stock
+    fusion makes of it and what follows.
     """
 
     def __init__(self, bindings: list[Any], kernels: dict[Any, _Kernel], through_maps: bool):
@@ -189,6 +190,9 @@ class _Block:
         for binding in bindings:
             for var in dict.fromkeys(variables_of(binding.value)):
                 self._readers.setdefault(var, []).append(binding.var)
+        self._ends: dict[Any, Any] = {}
+        for var in reversed(self._order):
+            self._ends[var] = self._end(var)
         self._completed: set[Any] = set()
         self._operations: dict[Any, int] = {}
         self._read: dict[Any, list[Any]] = {}
@@ -205,31 +209,51 @@ class _Block:
         # Readers first: a copy is a further reader of its sources, which come later in this order.
         for var in reversed(self._order):
             self._recompute(var)
-        order: list[Any] = []
+        order: dict[Any, Any] = {}
         for var in self._order:
             self._append(var, order)
-        return order
+        return list(order.values())
 
-    def _append(self, var: Any, order: list[Any]) -> None:
+    def _append(self, var: Any, order: dict[Any, Any]) -> None:
         for copy in self._copies.get(var, []):
-            self._append(copy, order)
-        order.append(self._bindings[var])
+            if copy not in order:
+                self._append(copy, order)
+        order[var] = self._bindings[var]
 
     def _recompute(self, var: Any) -> None:
-        """Give each reader but the first a copy, and each copy the same chance for its sources."""
+        """Give all readers but the first copies, and each copy the same chance for its sources."""
         binding = self._bindings[var]
         readers = self._readers.get(var, [])
-        if len(readers) < 2 or var not in self._operations or not self._pays(binding, readers):
-            return
-        for reader in readers[1:]:
-            copy = relax.DataflowVar(var.name, var.ty)
-            self._bindings[copy] = relax.VarBinding(copy, binding.value, binding.span)
+        if len(readers) > 1 and var in self._operations and self._pays(binding, readers):
+            self._readers[var], *others = self._sharing(binding, readers)
+            for group in others:
+                self._copy(binding, group)
+        self._ends[var] = self._end(var)
+
+    def _copy(self, binding: Any, readers: list[Any]) -> None:
+        """Have some readers of a map read a copy."""
+        copy = relax.DataflowVar(binding.var.name, binding.var.ty)
+        self._bindings[copy] = relax.VarBinding(copy, binding.value, binding.span)
+        self._readers[copy] = readers
+        self._ends[copy] = self._end(copy)
+        for source in dict.fromkeys(variables_of(binding.value)):
+            self._readers[source].append(copy)
+        for reader in readers:
             self._copies.setdefault(reader, []).append(copy)
-            self._readers[copy] = [reader]
-            for source in dict.fromkeys(variables_of(binding.value)):
-                self._readers[source].append(copy)
-            self._replace(reader, var, copy)
-        self._readers[var] = readers[:1]
+            self._replace(reader, binding.var, copy)
+
+    def _sharing(self, binding: Any, readers: list[Any]) -> list[list[Any]]:
+        """The readers of a map, grouped by the copy that they read.
+
+        Readers in one kernel share what calls functions: copies there would count as calls that
+        stock fusion puts into one kernel, of which there is a limit.
+        """
+        if not self._functions(binding):
+            return [[reader] for reader in readers]
+        groups: dict[Any, list[Any]] = {}
+        for reader in readers:
+            groups.setdefault(self._ends[reader], []).append(reader)
+        return list(groups.values())
 
     def _replace(self, reader: Any, old: Any, new: Any) -> None:
         binding = self._bindings[reader]
@@ -259,8 +283,9 @@ class _Block:
         size = bytes_of(binding.var.ty)
         if size is None or not self._is_cheap_map(binding):
             return False
-        calls_functions = self._kernels[binding.value.args[0]].functions
-        if calls_functions and len(set(map(self._end, readers))) > _MAX_FUNCTION_KERNELS:
+        if self._functions(binding) and (
+            len({self._ends[reader] for reader in readers}) > _MAX_FUNCTION_KERNELS
+        ):
             return False
         if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
             return False
@@ -273,13 +298,14 @@ class _Block:
         return read * (len(readers) - 1) <= size * (len(readers) + 1)
 
     def _end(self, var: Any) -> Any:
-        """The last map of those that follow on each other alone: stock fusion makes them one."""
-        while self._is_map(var) and len(self._readers.get(var, [])) == 1:
-            (reader,) = self._readers[var]
-            if not self._is_map(reader):
-                break
-            var = reader
-        return var
+        """The last map of a kernel, given those of the variable's readers."""
+        readers = self._readers.get(var, [])
+        ends = {self._ends[reader] for reader in readers}
+        is_inside = isinstance(var, relax.DataflowVar) and all(map(self._is_map, [var, *readers]))
+        return ends.pop() if is_inside and len(ends) == 1 else var
+
+    def _functions(self, binding: Any) -> int:
+        return self._kernels[binding.value.args[0]].functions
 
     def _is_map(self, var: Any) -> bool:
         value = self._bindings[var].value
@@ -306,7 +332,7 @@ class _Block:
         kernel = self._kernels[reader.value.args[0]]
         elements = math.prod(map(int, var.ty.shape))
         positions = [i for i, a in enumerate(arguments_of(reader.value)) if a.same_as(var)]
-        with_functions = bool(self._kernels[self._bindings[var].value.args[0]].functions)
+        with_functions = bool(self._functions(self._bindings[var]))
         return bool(positions) and all(
             kernel.may_compute(i, elements, with_functions) for i in positions
         )

@@ -159,6 +159,25 @@ def test_readers_of_an_exponential_that_are_one_kernel_count_once():
     assert len(names) == 3 and all("sigmoid" in name for name in names)
 
 
+@pytest.mark.parametrize("processor", [HOST, GPU], ids=["processor", "GPU"])
+def test_readers_in_one_kernel_share_an_exponential(processor):
+    """As the steps of a moving average do: a copy for each would be as many calls to be fused."""
+
+    def build(b, weight, x):
+        s, y = b.emit(op.sigmoid(weight)), x
+        for _ in range(14):
+            y = b.emit(op.multiply(y, s))
+        square = b.emit(op.multiply(s, s))
+        return relax.Tuple([y, b.emit(op.add(square, b.emit(op.multiply(square, s))))])
+
+    mod = recompute_maps(noted(kernels(build, LARGE, LARGE)), processor)
+    calls = [
+        binding.value for binding in bindings_of(mod["main"].body) if is_kernel_call(binding.value)
+    ]
+    assert sum("sigmoid" in call.args[0].name_hint for call in calls) == 2
+    assert len(called(fused(mod))) == 2
+
+
 def test_an_operand_of_a_product_stays():
     def build(b, x, row):
         y = b.emit(op.subtract(x, row))
