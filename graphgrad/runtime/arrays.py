@@ -133,11 +133,14 @@ def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.r
     RuntimeError
         The driver has no memory; see `device_errors`.
     """
+    tensor = _allocate(shape, dtype, device)
     if device.type == "cpu":
-        tensor = tvm.runtime.empty(shape, dtype, device)
         bits = math.prod(shape) * tvm_ffi.dtype(dtype).bits
         advise_huge_pages(tensor.data_ptr(), bits // 8)
-        return tensor
+    return tensor
+
+
+def _allocate(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
     try:
         return tvm.runtime.empty(shape, dtype, device)
     except RuntimeError as error:

@@ -13,7 +13,7 @@ this file calls. Their order is that of ``tvm.relax.build`` of 0.27.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
@@ -143,11 +143,15 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
         if others:
             whole = tvm.IRModule(others, attrs=mod.attrs)
             # Instruments see the passes of the current context alone.
-            with contextlib.nullcontext() if context.instruments else _without_needless(context):
+            disabled = [*context.disabled_pass, *_NEEDLESS]
+            needed = _context(context, disabled, dict(context.config))
+            with contextlib.nullcontext() if context.instruments else needed:
                 lowered = lower_all(whole)
         if binding:
             # TVM overlooks uses of common subexpressions inside of a `Let`. LLVM finds them, too.
-            with _without_needless(context, {"tirx.disable_cse_tir": True}):
+            config = {**context.config, "tirx.disable_cse_tir": True}
+            # With passes left out, vectors of a `Let` that stands twice are an internal error.
+            with _context(context, list(context.disabled_pass), config):
                 lowered.update(lower_all(tvm.IRModule(binding)))
         return lowered
 
@@ -163,15 +167,15 @@ def _binds(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and bool(nodes_in(func.body, prim.Let))
 
 
-def _without_needless(
-    context: tvm.transform.PassContext, config: Mapping[str, Any] | None = None
+def _context(
+    context: tvm.transform.PassContext, disabled: list[str], config: dict[str, Any]
 ) -> tvm.transform.PassContext:
-    """A pass context without the passes that processors do not need, and without instruments."""
+    """A pass context as another one, without its instruments, with passes disabled."""
     return tvm.transform.PassContext(
         opt_level=context.opt_level,
         required_pass=list(context.required_pass),
-        disabled_pass=[*context.disabled_pass, *_NEEDLESS],
-        config={**context.config, **(config or {})},
+        disabled_pass=disabled,
+        config=config,
     )
 
 
