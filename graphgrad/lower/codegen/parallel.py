@@ -66,7 +66,6 @@ _NEEDLESS = (
     "s_tir.LowerAutoCopy",
     "s_tir.UnifyThreadBinding",
     "s_tir.InjectPermutedLayout",
-    "s_tir.InjectSoftwarePipeline",
     "s_tir.TransformMmaBufferLayout",
     "s_tir.LowerVtcmAlloc",
     "s_tir.ThreadSync",
@@ -78,7 +77,8 @@ _NEEDLESS = (
 """Passes of TVM's lowering that change kernels of devices alone, and one that LLVM repeats.
 
 Not its search for common subexpressions: LLVM has them too, but the step of ResNet-18 took longer
-by 0.02 with what it makes of them.
+by 0.02 with what it makes of them. Nor `InjectSoftwarePipeline`, which gives variables that are
+defined twice two names, in any kernel; the passes that follow rely on it.
 """
 
 
@@ -143,15 +143,13 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
         if others:
             whole = tvm.IRModule(others, attrs=mod.attrs)
             # Instruments see the passes of the current context alone.
-            disabled = [*context.disabled_pass, *_NEEDLESS]
-            needed = _context(context, disabled, dict(context.config))
+            needed = _without_needless(context, dict(context.config))
             with contextlib.nullcontext() if context.instruments else needed:
                 lowered = lower_all(whole)
         if binding:
             # TVM overlooks uses of common subexpressions inside of a `Let`. LLVM finds them, too.
             config = {**context.config, "tirx.disable_cse_tir": True}
-            # With passes left out, vectors of a `Let` that stands twice are an internal error.
-            with _context(context, list(context.disabled_pass), config):
+            with _without_needless(context, config):
                 lowered.update(lower_all(tvm.IRModule(binding)))
         return lowered
 
@@ -167,14 +165,14 @@ def _binds(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and bool(nodes_in(func.body, prim.Let))
 
 
-def _context(
-    context: tvm.transform.PassContext, disabled: list[str], config: dict[str, Any]
+def _without_needless(
+    context: tvm.transform.PassContext, config: dict[str, Any]
 ) -> tvm.transform.PassContext:
-    """A pass context as another one, without its instruments, with passes disabled."""
+    """A pass context without the passes that processors do not need, and without instruments."""
     return tvm.transform.PassContext(
         opt_level=context.opt_level,
         required_pass=list(context.required_pass),
-        disabled_pass=disabled,
+        disabled_pass=[*context.disabled_pass, *_NEEDLESS],
         config=config,
     )
 
