@@ -44,6 +44,6 @@ def test_what_is_overwritten_is_not_returned():
 
 def test_what_is_new_stays():
     mod, kept = drop_arguments(program([[1, 2]]), "main")
-    assert (kept.positions, kept.overwritten) == ([0, 1], [])
+    assert (kept.positions, kept.overwritten) == ([0, 1], [1])
     results, (a, _, _) = called(mod, [random(4, seed=seed) for seed in range(3)])
     assert len(results) == 2 and results[1].data_ptr() != a.data_ptr()
