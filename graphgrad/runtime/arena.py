@@ -16,7 +16,7 @@ from .results import Returned
 
 Tensors = list[tvm.runtime.Tensor]
 
-RELEASE = "release"
+RELEASE = "graphgrad.release"
 """The name of a function that takes and returns nothing.
 
 A virtual machine holds what it has returned last, and with it the block that this lies in, until a

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from .arrays import ALIGNMENT
 from .json_form import (
     each,
     is_dtype,
@@ -20,6 +21,7 @@ from .json_form import (
     misfit,
     or_none,
 )
+from .owned import Description
 
 STATE, LOADER = "state.safetensors", "exported_step"
 """The names in an export of its state, and of this package."""
@@ -101,7 +103,7 @@ def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
         bounds = (entry["targets"] or {}).get("range")
         if bounds is not None and len(bounds) != 2:
             yield f"entries[{index}].targets.range is {bounds}"
-        yield from _of_recorded(f"entries[{index}].recorded", entry, manifest["target"]["kind"])
+        yield from _of_recorded(f"entries[{index}].recorded", entry, manifest)
         if entry["library"] not in files:
             yield f"the library {entry['library']!r} is none of the files whose digests it has"
     for name in files:
@@ -126,20 +128,40 @@ def _of_tensors(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"{order} is no order of the axes of a parameter {name!r}"
 
 
-def _of_recorded(where: str, entry: Mapping[str, Any], kind: str) -> Iterator[str]:
+def _of_recorded(
+    where: str, entry: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> Iterator[str]:
     """Yield where what is said of functions that are recorded contradicts itself."""
+    kind = manifest["target"]["kind"]
     for role, facts in entry.get("recorded", {}).items():
         if kind != "cuda" or role not in entry["functions"] or role == "evaluate":
             yield f"{where} has {role!r}, which cannot be recorded"
         workspace, returned = facts["workspace"], facts["returned"]
         for offset, shape, dtype in workspace["tensors"]:
-            if offset + math.prod(shape) * np.dtype(dtype).itemsize > workspace["bytes"]:
-                yield f"{where}.{role} has a tensor outside of its workspace"
-        positions = returned["positions"]
+            end = offset + math.prod(shape) * np.dtype(dtype).itemsize
+            if end > workspace["bytes"] or offset % ALIGNMENT:
+                yield f"{where}.{role} has a tensor outside of its workspace, or not aligned in it"
+        positions, overwritten = returned["positions"], returned["overwritten"]
         if len(positions) != len(returned["results"]) or positions != sorted({*positions}):
             yield f"{where}.{role} returns {len(returned['results'])} results, as {positions}"
         if role == "step" and positions[:1] != [0]:
             yield f"{where}.{role} returns no loss"
+        forms = _forms(role, manifest, returned["results"])
+        if len(positions) + len({*overwritten}) != len(forms):
+            yield f"{where}.{role} neither returns nor overwrites some of its results"
+        for position, form in zip(positions, returned["results"], strict=True):
+            if position >= len(forms) or form != forms[position]:
+                yield f"{where}.{role} returns {form} as result {position}"
+
+
+def _forms(role: str, manifest: Mapping[str, Any], given: Sequence[Any]) -> list[Any]:
+    """The shapes and dtypes of all results of a function, of which a few are `given`."""
+    described = Description.of(manifest)
+    is_part = role == "step" and manifest.get("accumulate", 1) > 1
+    types = described.added() if is_part else described.replaced()
+    # The dtype of a loss is that of the outputs, of which a manifest has the names alone.
+    loss = [[[], given[0][1]]] if role == "step" else []
+    return [*loss, *([list(ty.shape), ty.dtype] for ty in types)]
 
 
 def _names_and_dtypes(entry: Mapping[str, Any]) -> list[tuple[str, str]]:

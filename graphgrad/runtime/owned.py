@@ -78,6 +78,22 @@ class Description:
         """The types of what a window of several micro-batches holds."""
         return window_types(self.state, self.trained)
 
+    def added(self) -> list[TensorType]:
+        """The types of what a micro-batch returns behind its loss, as they are stored."""
+        return self._stored(self.window_types())
+
+    def replaced(self) -> list[TensorType]:
+        """The types of what a step returns behind its loss, as they are stored; see `Owned`."""
+        types = {**self.types(), "params": {ty.name: ty for ty in self.trained}}
+        return [TensorType("updates", "float64", ()), *self._stored(types)]
+
+    def _stored(self, types: Types) -> list[TensorType]:
+        return [
+            TensorType(name, ty.dtype, self.storage.shape(group, name, ty.shape))
+            for group, members in types.items()
+            for name, ty in members.items()
+        ]
+
     def started(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Arrays]:
         """Everything by group before the first step, given the parameters and statistics."""
         groups = {

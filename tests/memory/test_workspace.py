@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, topi
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
@@ -12,6 +12,7 @@ from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
 from graphgrad.memory import workspace
 from graphgrad.memory.budget import FunctionBudget
+from graphgrad.runtime.arena import RELEASE
 from tests.frontend.graphs import random
 from tests.running import function
 
@@ -155,3 +156,16 @@ def test_branches_are_left_alone():
         b.emit_func_output(b.emit(relax.If(flag, relax.SeqExpr([], x), other)))
     _, call = changed(b.get())
     assert call is None
+
+
+def test_a_kernel_named_release_stays_beside_the_function_that_lets_go():
+    def body(b, x, w):
+        y = b.emit(op.matmul(x, w))
+        return b.emit_te(lambda a: topi.cumsum(a, axis=1), y, primfunc_name_hint="release")
+
+    mod, taken = workspace.take_to_record(lower(program(body), HOST), "main")
+    machine = relax.VirtualMachine(generate(mod, HOST), tvm.cpu())
+    tensors = taken.place(tvm.runtime.empty((taken.bytes,), "uint8"))
+    result = machine["main"](to_tensor(X), to_tensor(W), *tensors)
+    np.testing.assert_allclose(result.numpy(), np.cumsum(X @ W, axis=1), rtol=1e-4, atol=1e-5)
+    machine[RELEASE]()

@@ -184,13 +184,20 @@ def test_a_manifest_that_makes_no_sense(folder, change, message):
         ExportedStep(folder)
 
 
-def recorded(kind="cuda", role="step", positions=(0, 1), tensor=(64, [4], "float32")):
+RESULTS = ([[], "float32"], [[], "float64"])
+OVERWRITTEN = tuple(range(3, 15))
+"""As many as a step of `compiled` returns behind its loss and the count of updates."""
+
+
+def recorded(
+    kind="cuda", role="step", positions=(0, 1), tensor=(64, [4], "float32"), results=RESULTS,
+    overwritten=OVERWRITTEN,
+):  # fmt: skip
     """Return a change after which a manifest has facts of a function that is recorded."""
 
     def change(manifest):
-        results = [[[], "float32"], [[], "float64"]]
-        returned = {"positions": list(positions), "results": results, "overwritten": [3]}
-        workspace = {"bytes": 80, "tensors": [list(tensor)]}
+        returned = {"positions": positions, "results": results, "overwritten": overwritten}
+        workspace = {"bytes": 80, "tensors": [tensor]}
         manifest["target"].update(kind=kind, arch="sm_90")
         manifest["entries"][0]["recorded"] = {role: {"workspace": workspace, "returned": returned}}
 
@@ -205,11 +212,19 @@ def recorded(kind="cuda", role="step", positions=(0, 1), tensor=(64, [4], "float
         (recorded(role="evaluate"), "has 'evaluate', which cannot be recorded"),
         (recorded(role="end_of_window"), "has 'end_of_window', which cannot be recorded"),
         (recorded(tensor=(65, [4], "float32")), "a tensor outside of its workspace"),
+        (recorded(tensor=(1, [4], "float32")), "not aligned in it"),
         (recorded(tensor=(64, [-4], "float32")), "recorded is"),
         (recorded(tensor=(64, [4])), "recorded is"),
         (recorded(positions=(0,)), r"returns 2 results, as \[0\]"),
         (recorded(positions=(1, 0)), r"returns 2 results, as \[1, 0\]"),
         (recorded(positions=(1, 2)), "step returns no loss"),
+        (recorded(positions=(0, 99)), "as result 99"),
+        (recorded(positions=(0, 2)), r"returns \[\[\], 'float64'\] as result 2"),
+        (recorded(results=([[2], "float32"], RESULTS[1])), r"returns \[\[2\], 'float32'\]"),
+        (recorded(results=(RESULTS[0], RESULTS[0])), r"returns \[\[\], 'float32'\] as result 1"),
+        (recorded(overwritten=()), "neither returns nor overwrites some"),
+        (recorded(overwritten=(*OVERWRITTEN, 15)), "neither returns nor overwrites some"),
+        (recorded(overwritten=OVERWRITTEN[:1] * 12), "neither returns nor overwrites some"),
     ],
 )
 def test_what_is_said_of_graphs_makes_no_sense(folder, change, message):
