@@ -13,8 +13,9 @@ this file calls. Their order is that of ``tvm.relax.build`` of 0.27.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import tvm
@@ -143,13 +144,12 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
         if others:
             whole = tvm.IRModule(others, attrs=mod.attrs)
             # Instruments see the passes of the current context alone.
-            needed = _without_needless(context, dict(context.config))
-            with contextlib.nullcontext() if context.instruments else needed:
+            is_seen = bool(context.instruments)
+            with contextlib.nullcontext() if is_seen else _without_needless(context):
                 lowered = lower_all(whole)
         if binding:
             # TVM overlooks uses of common subexpressions inside of a `Let`. LLVM finds them, too.
-            config = {**context.config, "tirx.disable_cse_tir": True}
-            with _without_needless(context, config):
+            with _without_needless(context, {"tirx.disable_cse_tir": True}):
                 lowered.update(lower_all(tvm.IRModule(binding)))
         return lowered
 
@@ -166,14 +166,17 @@ def _binds(func: Any) -> bool:
 
 
 def _without_needless(
-    context: tvm.transform.PassContext, config: dict[str, Any]
+    context: tvm.transform.PassContext, further: Mapping[str, Any] = MappingProxyType({})
 ) -> tvm.transform.PassContext:
-    """A pass context without the passes that processors do not need, and without instruments."""
+    """A pass context without the passes that processors do not need, and without instruments.
+
+    `further` are entries of the configuration besides those of the context.
+    """
     return tvm.transform.PassContext(
         opt_level=context.opt_level,
         required_pass=list(context.required_pass),
         disabled_pass=[*context.disabled_pass, *_NEEDLESS],
-        config=config,
+        config={**context.config, **further},
     )
 
 

@@ -60,10 +60,10 @@ def entries(problem, computed, monkeypatch):
     graph = SimpleNamespace(Recorded=Recorded, empty=cuda_graph.empty)
 
     def loaded(text, index, workspace):
-        given = Plan.from_json(text)
-        assert workspace == given.workspace
+        proposed = Plan.from_json(text)
+        assert workspace == proposed.workspace
         # In place of what cuDNN refuses another plan is made.
-        return SimpleNamespace(plan=plan(problem, 1) if given.engine == 4 else given)
+        return SimpleNamespace(plan=plan(problem, 1) if proposed.engine == 4 else proposed)
 
     library = SimpleNamespace(compute=compute, _loaded=loaded)
     runtime = {"cuda_graph": graph, "cudnn.engine": library}

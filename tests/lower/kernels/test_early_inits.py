@@ -42,6 +42,6 @@ def test_a_kernel_that_stays_as_it_was_built_sets_its_results(terms):
 
 def test_loops_whose_extents_are_known_stay_as_they_are():
     (inner,) = (each for each in nodes_in(weighted_sums.body, For) if each.loop_var.name == "r")
-    known = substitute_values(weighted_sums.body, {inner.extent: const(2, "int64")})
-    assert initialize_before_loops(known).same_as(known)
+    static = substitute_values(weighted_sums.body, {inner.extent: const(2, "int64")})
+    assert initialize_before_loops(static).same_as(static)
     assert not initialize_before_loops(weighted_sums.body).same_as(weighted_sums.body)
