@@ -81,6 +81,7 @@ from .graph.row_blocks import compute_in_row_blocks, part_row_blocks
 from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
 from .kernels.inline_maps import MayRepeat
+from .kernels.joint_reductions import PROCESSOR_LIMITS, BlockLimits
 from .kernels.wide_bfloat16 import widen_arithmetic
 from .kernels.zero_based_loops import start_loops_at_zero
 from .target import is_generic, parse
@@ -210,9 +211,10 @@ class Lowering:
         return cpu.may_repeat if is_llvm else cuda_stages.may_repeat
 
     @property
-    def reads_bfloat(self) -> bool:
-        """Whether reductions that read bfloat16 may share a block."""
-        return str(self.target.kind.name) == "cuda"
+    def block_limits(self) -> BlockLimits:
+        """Which reductions share a block."""
+        is_cuda = str(self.target.kind.name) == "cuda"
+        return cuda_stages.BLOCK_LIMITS if is_cuda else PROCESSOR_LIMITS
 
     @property
     def rows_writer(self) -> RowsWriter:

@@ -34,7 +34,7 @@ from ...ir.visits import nodes_in
 from ..cpu.rowwise import chains_of
 from ..kernels.epilogue import Epilogue, epilogues_of, permutation
 from ..kernels.inline_maps import inline_maps
-from ..kernels.joint_reductions import join_reductions
+from ..kernels.joint_reductions import BlockLimits, join_reductions
 from ..kernels.unique_bindings import schedule_of
 from .column_tiles import (
     MAX_SAMPLE_TERMS,
@@ -59,6 +59,9 @@ from .windows import window_launch
 
 _MAX_CHEAP_OPERATIONS = 16
 """Operations up to which repeating a map for every reader is cheaper than a launch of its own."""
+
+BLOCK_LIMITS = BlockLimits(results=4, reads_bfloat=True)
+"""Reductions of a launch: each has a vector of results in registers."""
 
 MAX_READERS = 4
 """Stages into which one map may be copied."""
@@ -102,7 +105,7 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
         return None
     sch = schedule_of(func)
     inline_maps(sch, may_repeat, MAX_READERS, _keeps_order)
-    kernel = _Kernel(join_reductions(sch.mod["main"], reads_bfloat=True))
+    kernel = _Kernel(join_reductions(sch.mod["main"], BLOCK_LIMITS))
     kernel.chain_rows()
     for position in range(len(kernel.stages)):
         kernel.interleave(position)

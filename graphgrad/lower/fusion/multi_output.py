@@ -6,34 +6,38 @@ says which reductions are siblings, and makes one block of those that are in one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
-from ...ir.kernel_calls import (
-    arguments_of,
-    bytes_of,
-    is_kernel_call,
-    variables_of,
-)
-from ...ir.kernel_structure import Stage, stages
+from ...ir.kernel_structure import is_among, stages
 from ...ir.passes import Phase, compiler_pass
-from ..kernels.inline_maps import inline_maps
-from ..kernels.joint_reductions import are_siblings, may_join
+from ..kernels.inline_maps import MayRepeat, inline_maps
+from ..kernels.joint_reductions import (
+    PROCESSOR_LIMITS,
+    BlockLimits,
+    join_reductions,
+    may_join,
+)
 from ..kernels.unique_bindings import schedule_of
+from .entries import Call
+from .joining import joined_calls
 from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
-_MIN_SHARED_BYTES = 1 << 16
-"""Bytes of a tensor from which on it is worth reading it one time less."""
+_MAX_DISTANCE = 256
+"""Bindings between two reductions that become one: a bound of the work, not of what pays."""
 
 
 @compiler_pass(
     Phase.FUSED,
     because="the maps in front of a reduction are in its kernel then",
 )
-def fuse_siblings(mod: tvm.IRModule, may_repeat: Any, reads_bfloat: bool = False) -> tvm.IRModule:
+def fuse_siblings(
+    mod: tvm.IRModule, may_repeat: MayRepeat, block_limits: BlockLimits = PROCESSOR_LIMITS
+) -> tvm.IRModule:
     """Make one kernel of kernels that are sibling reductions.
 
     Parameters
@@ -41,137 +45,63 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any, reads_bfloat: bool = False
     mod : IRModule
     may_repeat : function
         Which maps a schedule will inline; see `inline_maps`.
-    reads_bfloat : bool
-        As of `may_join`.
+    block_limits : BlockLimits
+        How many reductions share a block, and of what.
     """
     kernels = MergedKernels(mod)
-    return kernels.in_blocks(_SiblingFusion(kernels, may_repeat, reads_bfloat).joined)
+    siblings = _Siblings(kernels, may_repeat, block_limits)
+    return kernels.in_blocks(
+        lambda bindings: joined_calls(bindings, siblings.joint, kernels.builder, _MAX_DISTANCE)
+    )
 
 
-class _SiblingFusion:
-    """Pairs of calls of sibling reductions, each replaced by one call."""
+class _Siblings:
+    """The kernels of a module that are reductions, and those made of several."""
 
-    def __init__(self, kernels: MergedKernels, may_repeat: Any, reads_bfloat: bool):
-        self._kernels, self._may_repeat, self._reads_bfloat = kernels, may_repeat, reads_bfloat
-        self._reductions: dict[Any, tuple[tirx.PrimFunc, Stage] | None] = {}
+    def __init__(self, kernels: MergedKernels, may_repeat: MayRepeat, block_limits: BlockLimits):
+        self._kernels, self._may_repeat, self._limits = kernels, may_repeat, block_limits
+        self._known: dict[Any, tirx.PrimFunc | None] = {}
 
-    def joined(self, bindings: list[Any]) -> list[Any]:
-        """The bindings of a block with sibling reductions computed by one call."""
-        bound_at = {binding.var: i for i, binding in enumerate(bindings)}
-        first_use: dict[Any, int] = {}
-        for i, binding in enumerate(bindings):
-            for var in variables_of(binding.value):
-                first_use.setdefault(var, i)
-        # For each large tensor a reduction that reads it, for which a sibling may follow.
-        last_reader: dict[Any, int] = {}
-        replaced: dict[int, list[Any]] = {}
-        for i, binding in enumerate(bindings):
-            large = self._large_arguments(binding)
-            earlier = next((last_reader[a] for a in large if a in last_reader), None)
-            position = (
-                None
-                if earlier is None
-                else self._joint_position(bindings, bound_at, first_use, earlier, i)
-            )
-            joint_bindings = (
-                None
-                if earlier is None or position is None
-                else self._pair(bindings[earlier], binding)
-            )
-            if earlier is None or position is None or joint_bindings is None:
-                last_reader.update(dict.fromkeys(large, i))
-                continue
-            replaced[earlier], replaced[i] = [], []
-            replaced[position] = joint_bindings
-            # Later pairs are judged by where these two are now.
-            for moved in (bindings[earlier], binding):
-                bound_at[moved.var] = position
-                for var in variables_of(moved.value):
-                    first_use[var] = min(first_use[var], position)
-            # Neither of the two is there for a third: one call has taken their place.
-            for argument in (*self._large_arguments(bindings[earlier]), *large):
-                last_reader.pop(argument, None)
-        return [new for i, binding in enumerate(bindings) for new in replaced.get(i, [binding])]
+    def joint(self, first: Call, second: Call, _: Callable[[Any], bool]) -> Call | None:
+        """One call in the place of two, as `Join` says; None if they are no siblings."""
+        results = [*first.results, *second.results]
+        if len(results) > self._limits.results or any(
+            is_among(argument, first.results) for argument in second.arguments
+        ):
+            return None
+        reductions = self._reductions(first.kernel), self._reductions(second.kernel)
+        if reductions[0] is None or reductions[1] is None:
+            return None
+        joined = side_by_side(
+            Part(reductions[0], first.arguments),
+            Part(reductions[1], second.arguments),
+        )
+        if len(_reduced(join_reductions(joined.kernel, self._limits))) != 1:
+            return None
+        name = self._kernels.add(joined.kernel, first.kernel, second.kernel)
+        self._known[name] = joined.kernel
+        return Call(name, joined.arguments, results, second.span)
 
-    def _large_arguments(self, binding: Any) -> list[Any]:
-        """The large tensors that a reduction of one result reads; empty for another binding."""
-        value = binding.value
-        if not is_kernel_call(value) or not isinstance(value.ty, relax.TensorType):
-            return []
-        large = [
-            argument
-            for argument in arguments_of(value)
-            if isinstance(argument, tvm.ir.Var)
-            and (bytes_of(argument.ty) or 0) >= _MIN_SHARED_BYTES
-        ]
-        return large if large and self._reduction(value.args[0]) is not None else []
+    def _reductions(self, variable: Any) -> tirx.PrimFunc | None:
+        """A kernel with its maps inlined that ends with its reduction, or is one of siblings.
 
-    def _reduction(self, variable: Any) -> tuple[tirx.PrimFunc, Stage] | None:
-        """A kernel with its maps inlined, and its one reduction, which ends it.
-
-        None if the kernel is not of this form.
+        None if it is anything else.
         """
-        if variable not in self._reductions:
-            self._reductions[variable] = self._as_reduction(self._kernels[variable])
-        return self._reductions[variable]
+        if variable not in self._known:
+            self._known[variable] = self._inlined(self._kernels[variable])
+        return self._known[variable]
 
-    def _as_reduction(self, func: Any) -> tuple[tirx.PrimFunc, Stage] | None:
-        """A kernel in the form that `_reduction` describes; None if it has another one."""
-        kernel_stages = stages(func) if isinstance(func, tirx.PrimFunc) else None
-        if not kernel_stages or sum(bool(stage.reduced) for stage in kernel_stages) != 1:
+    def _inlined(self, func: Any) -> tirx.PrimFunc | None:
+        if not isinstance(func, tirx.PrimFunc) or len(_reduced(func)) != 1:
             return None
         sch = schedule_of(func)
         # A map may remain behind the reduction: then the kernel is not only a reduction.
-        inlined_stages = inline_maps(sch, self._may_repeat)
-        if not inlined_stages[-1].reduced or not may_join(inlined_stages[-1], self._reads_bfloat):
+        last = inline_maps(sch, self._may_repeat)[-1]
+        if not last.reduced or not may_join(last, self._limits.reads_bfloat):
             return None
-        return func.with_body(sch.mod["main"].body), inlined_stages[-1]
+        return func.with_body(sch.mod["main"].body)
 
-    @staticmethod
-    def _joint_position(
-        bindings: list[Any],
-        bound_at: dict[Any, int],
-        first_use: dict[Any, int],
-        first: int,
-        second: int,
-    ) -> int | None:
-        """The position at which both of two calls may stand; None if there is none.
 
-        The first may move down to the second if nothing reads its result until after the second;
-        the second may move up to the first if all that it reads is computed before the first.
-        """
-        if first_use.get(bindings[first].var, len(bindings)) > second:
-            return second
-        if all(bound_at.get(var, -1) < first for var in variables_of(bindings[second].value)):
-            return first
-        return None
-
-    def _pair(self, first: Any, second: Any) -> list[Any] | None:
-        """The bindings of one call in place of two; None if these are no siblings."""
-        kernel, arguments = self._joined_kernel(first.value, second.value)
-        if kernel is None:
-            return None
-        variable = self._kernels.add(kernel, first.value.args[0], second.value.args[0])
-        types = [first.value.ty, second.value.ty]
-        call = relax.call_tir(variable, relax.Tuple(arguments), types)
-        call = self._kernels.builder.normalize(call)
-        results = relax.DataflowVar("sums", call.ty)
-        items = []
-        for index, binding in enumerate((first, second)):
-            value = relax.TupleGetItem(results, index)
-            items.append(relax.VarBinding(binding.var, value, binding.span))
-        return [relax.VarBinding(results, call, first.span), *items]
-
-    def _joined_kernel(self, first: Any, second: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
-        """The kernel of two calls, and its arguments; None if they are no siblings."""
-        first_reduction, second_reduction = (
-            self._reduction(first.args[0]),
-            self._reduction(second.args[0]),
-        )
-        assert first_reduction is not None and second_reduction is not None
-        joined = side_by_side(
-            Part(first_reduction[0], arguments_of(first)),
-            Part(second_reduction[0], arguments_of(second)),
-        )
-        reductions = [stage for stage in stages(joined.kernel) or [] if stage.reduced]
-        return (joined.kernel if are_siblings(*reductions) else None), joined.arguments
+def _reduced(func: tirx.PrimFunc) -> list[Any]:
+    """The reductions among the stages of a kernel; none if it is not made of stages."""
+    return [stage for stage in stages(func) or [] if stage.reduced]

@@ -7,6 +7,7 @@ reductions of tuples (several stores in one block); all schedules of reductions 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -28,17 +29,35 @@ from ...ir.passes import Phase, compiler_pass
 from .contraction import reuses_operands
 from .local_values import restate_regions
 
-_MOST = 2
-"""Results of one reduction: TVM adds up partial results (`rfactor`) of two at most."""
+
+@dataclass(frozen=True)
+class BlockLimits:
+    """Which reductions share a block on a target.
+
+    Attributes
+    ----------
+    results : int
+        How many.
+    reads_bfloat : bool
+        Whether they may read bfloat16; see `may_join`.
+    """
+
+    results: int
+    reads_bfloat: bool
+
+
+PROCESSOR_LIMITS = BlockLimits(results=2, reads_bfloat=False)
+"""For processors, where TVM adds up partial results (`rfactor`): of two at most."""
 
 
 @compiler_pass(Phase.FUSED, over="kernel")
-def join_reductions(func: tirx.PrimFunc, reads_bfloat: bool = False) -> tirx.PrimFunc:
+def join_reductions(
+    func: tirx.PrimFunc, block_limits: BlockLimits = PROCESSOR_LIMITS
+) -> tirx.PrimFunc:
     """Make one block of the sibling reductions of a kernel that is made of stages.
 
     Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of
-    products are left alone: contractions have schedules of their own. `reads_bfloat` is as of
-    `may_join`.
+    products are left alone: contractions have schedules of their own.
     """
     kernel_stages = stages(func)
     if kernel_stages is None:
@@ -49,7 +68,7 @@ def join_reductions(func: tirx.PrimFunc, reads_bfloat: bool = False) -> tirx.Pri
     order = [stage.name for stage in kernel_stages]
     current = {stage.name: stage for stage in kernel_stages}
     for name in list(order):
-        earlier = _earlier_sibling(name, order, current, reads_bfloat)
+        earlier = _earlier_sibling(name, order, current, block_limits)
         if earlier is None:
             continue
         statements[earlier] = _joint(statements[earlier], statements[name])
@@ -67,14 +86,14 @@ def _kernel_of(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
 
 
 def _earlier_sibling(
-    name: str, order: list[str], current: dict[str, Stage], reads_bfloat: bool
+    name: str, order: list[str], current: dict[str, Stage], limits: BlockLimits
 ) -> str | None:
     """The first reduction that `name` can be computed together with; None if there is none.
 
     The later one moves up to it, so it must not read anything that is written from there on.
     """
     stage = current[name]
-    if not may_join(stage, reads_bfloat):
+    if not may_join(stage, limits.reads_bfloat):
         return None
     before = order[: order.index(name)]
     for candidate in before:
@@ -82,15 +101,16 @@ def _earlier_sibling(
         between = [current[n] for n in before[before.index(candidate) :]]
         written = [store.buffer for s in between for store in s.stores]
         if (
-            may_join(candidate_stage, reads_bfloat)
-            and are_siblings(candidate_stage, stage)
+            may_join(candidate_stage, limits.reads_bfloat)
+            and len(candidate_stage.stores) + len(stage.stores) <= limits.results
+            and _are_siblings(candidate_stage, stage)
             and not any(is_among(buffer_of(load), written) for load in stage.loads)
         ):
             return candidate
     return None
 
 
-def may_join(stage: Stage, reads_bfloat: bool = False) -> bool:
+def may_join(stage: Stage, reads_bfloat: bool) -> bool:
     """Whether a stage is a reduction that may share its block.
 
     The values of such a block are bound to variables. Where bfloat16 is stored as integers, TVM
@@ -106,19 +126,17 @@ def may_join(stage: Stage, reads_bfloat: bool = False) -> bool:
     )
 
 
-def are_siblings(first: Stage, second: Stage) -> bool:
+def _are_siblings(first: Stage, second: Stage) -> bool:
     """Whether two reductions have the same loops, and read a tensor together."""
     loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (first, second)]
     are_static = all(extent is not None for extent, _ in loops[0])
     if not are_static or loops[0] != loops[1]:
         return False
-    share_input = any(
+    return any(
         _walk_alike((first, load), (second, other))
         for load in first.loads
         for other in second.loads
     )
-    are_few = len(first.stores) + len(second.stores) <= _MOST
-    return share_input and are_few
 
 
 def _walk_alike(first: tuple[Stage, Any], second: tuple[Stage, Any]) -> bool:

@@ -26,6 +26,11 @@ def gradient(g, x, gamma):
     return op.astype(op.multiply(moved, scale), str(x.ty.dtype))
 
 
+def gradients_of_sum(g, x, y, gamma):
+    """Of two batch norms whose results are added: both read the same cotangent."""
+    return relax.Tuple([gradient(g, x, gamma), gradient(g, y, gamma)])
+
+
 def gradient_by_rows(g, x, gamma):
     """What depends on two sums of each row, and the sums over rows that a parameter has."""
     slope = op.multiply(op.astype(g, "float32"), gamma)

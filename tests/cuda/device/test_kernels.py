@@ -114,6 +114,7 @@ REDUCTIONS |= {
     for function, images, vectors in (
         (norms.batch_norm, 1, [image[-1:]] * 4),
         (norms.gradient, 2, [image[-1:]]),
+        (norms.gradients_of_sum, 3, [image[-1:]]),
     )
 }
 

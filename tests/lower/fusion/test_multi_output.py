@@ -6,8 +6,9 @@ from tvm import relax, te
 
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cpu.schedule import may_repeat
+from graphgrad.lower.cuda.stages import BLOCK_LIMITS
 from graphgrad.lower.fusion import fuse_siblings
-from graphgrad.lower.kernels.joint_reductions import join_reductions
+from graphgrad.lower.kernels.joint_reductions import PROCESSOR_LIMITS, join_reductions
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.lower.kernel_programs import run as run_kernel
 from tests.lower.kernel_programs import tensor
@@ -18,8 +19,8 @@ LARGE = ((64, 1024), "float32")
 ROW = ((1024,), "float32")
 
 
-def joined(build, *types):
-    return fuse_siblings(fused(noted(kernels(build, *types))), may_repeat)
+def joined(build, *types, block_limits=PROCESSOR_LIMITS):
+    return fuse_siblings(fused(noted(kernels(build, *types))), may_repeat, block_limits)
 
 
 def both(first, second):
@@ -106,6 +107,24 @@ def test_a_reduction_that_has_a_sibling_is_not_joined_with_another():
         return relax.Tuple([products, b.emit(total(b, x)), b.emit(total(b, y))])
 
     assert called(joined(build, LARGE, LARGE)) == ["fused_multiply_sum_sum", "sum"]
+
+
+@pytest.mark.parametrize("count, calls", [(3, 1), (4, 1), (5, 2), (8, 2)])
+def test_a_gpu_has_four_in_a_kernel(count, calls):
+    """As two batch norms have, whose results are added: their gradients read one cotangent."""
+
+    def build(b, x, *rows):
+        return relax.Tuple([b.emit(weighted(b, x, row)) for row in rows])
+
+    assert len(called(joined(build, LARGE, *[ROW] * count, block_limits=BLOCK_LIMITS))) == calls
+
+
+def test_a_third_that_needs_one_of_two_stays_behind_them():
+    def build(b, x, row):
+        first, second = b.emit(total(b, x)), b.emit(weighted(b, x, row))
+        return relax.Tuple([second, b.emit(weighted(b, x, first))])
+
+    assert len(called(joined(build, LARGE, ROW, block_limits=BLOCK_LIMITS))) == 2
 
 
 def test_small_tensors_are_left_alone():
