@@ -37,7 +37,7 @@ from graphgrad.lower.cuda.compiler import arch_of
 from graphgrad.lower.cuda.costs import call_costs, library_plans
 from graphgrad.lower.cuda.library.cost import RATES
 from graphgrad.lower.cuda.library.devices import profile_of
-from graphgrad.models import resnet18, resnet50
+from graphgrad.models import bert, gpt2, resnet18, resnet50
 from graphgrad.train.update import STEP
 
 MOST_BYTES = 50_000_000
@@ -61,7 +61,8 @@ _PROGRAMS = (
     *(f"bench/gpu/{name}.py" for name in ("journal", "kit", "nvidia", "paths", "predictions")),
     *(f"bench/gpu/{name}.py" for name in ("race", "racer", "reference", "run", "timed")),
     *(f"bench/gpu/{name}.py" for name in ("tune", "twins")),
-    *("tests/peers.py", "tests/torch_nets.py", "tests/torch_resnet.py", "LICENSE"),
+    *("tests/peers.py", "tests/torch_nets.py", "tests/torch_resnet.py"),
+    *("models/torch_transformers.py", "LICENSE"),
 )
 _AT_THE_TOP = {"bench/gpu/start.py": "run.py", "bench/gpu/README.md": "README.md"}
 _PACKAGES = ("graphgrad", "apache-tvm", "apache-tvm-ffi", "torch")
@@ -260,6 +261,8 @@ def onnx_file(timed: Timed) -> Any:
     if timed.is_image:
         build = {"resnet18": resnet18, "resnet50": resnet50}[timed.model]
         return build(batch=timed.batch, size=timed.image)
+    if timed.model != "encoder":
+        return {"bert": bert, "gpt2": gpt2}[timed.model](batch=timed.batch, **timed.sizes)
     import torch  # noqa: PLC0415 (the others do without)
     from encoder import Encoder  # noqa: PLC0415
 

@@ -25,6 +25,8 @@ MOMENTUM = 0.9
 CLASSES = 1000
 WORDS = 8192
 SEED = 0
+HEADS = 12
+"""Of attention in ``bert`` and ``gpt2``; the encoder has one for each 64 features."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,11 @@ class Timed:
     ----------
     name : str
     model : str
-        ``resnet18`` or ``resnet50``, as torchvision has them, or ``encoder``, a transformer.
+        ``resnet18`` or ``resnet50``, as torchvision has them; ``bert`` or ``gpt2``, as
+        `graphgrad.models` has them; or ``encoder``, a transformer.
     batch : int
     sizes : dict of str to int
-        Of the encoder: ``layers``, ``width`` and ``length`` of the sequence.
+        Of a transformer, as its builder names them.
     image : int
         Height and width of the images of a residual network.
     """
@@ -51,19 +54,28 @@ class Timed:
 
     @property
     def is_image(self) -> bool:
-        return self.model != "encoder"
+        return not self.sizes
 
     def data(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the inputs by name and the labels, int64 (N,): images (N, 3, H, W) or tokens."""
+        """Return the inputs by name and the labels, int64 (N,): images (N, 3, H, W) or tokens.
+
+        There is a label for each token of ``gpt2``, one behind the other.
+        """
         generator = np.random.default_rng(SEED)
-        labels = generator.integers(0, CLASSES, self.batch)
+        length = self.sizes.get("length") or self.sizes.get("sequence", 0)
+        rows = self.batch * (length if self.model == "gpt2" else 1)
+        labels = generator.integers(0, self.sizes.get("classes", CLASSES), rows)
         if self.is_image:
             shape = (self.batch, 3, self.image, self.image)
             return {"input": generator.standard_normal(shape, dtype=np.float32)}, labels
-        return {"tokens": generator.integers(0, WORDS, (self.batch, self.sizes["length"]))}, labels
+        name = "tokens" if self.model == "encoder" else "input"
+        words = self.sizes.get("words") or self.sizes.get("classes", WORDS)
+        return {name: generator.integers(0, words, (self.batch, length))}, labels
 
 
 _ENCODER = {"layers": 6, "width": 512, "length": 128}
+_BERT = {"sequence": 384, "words": 30522, "classes": 2}
+_GPT2 = {"length": 1024, "classes": 50257}
 _TINY = {"layers": 1, "width": 64, "length": 16}
 
 TIMED = {
@@ -71,6 +83,8 @@ TIMED = {
     for timed in (
         Timed("resnet50-64", "resnet50", 64),
         Timed("resnet18-64", "resnet18", 64),
+        Timed("bert-32", "bert", 32, _BERT),
+        Timed("gpt2-4", "gpt2", 4, _GPT2),
         Timed("encoder-64", "encoder", 64, _ENCODER),
         Timed("resnet50-256", "resnet50", 256),
         Timed("encoder-tiny", "encoder", 2, _TINY),
@@ -105,7 +119,7 @@ def draw_weights(
 def _draw(described: Mapping[str, object], generator: np.random.Generator) -> np.ndarray:
     name, shape = str(described["name"]), tuple(described["shape"])
     if len(shape) > 1:
-        is_embedding = name in ("words.weight", "places.weight")
+        is_embedding = name in ("words.weight", "places.weight", "positions.weight")
         deviation = 0.02 if is_embedding else np.sqrt(2.0 / np.prod(shape[1:]))
         return generator.standard_normal(shape, dtype=np.float32) * np.float32(deviation)
     return np.full(shape, name.endswith((".weight", ".running_var")), np.float32)

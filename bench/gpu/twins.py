@@ -11,11 +11,12 @@ import numpy as np
 import paths  # noqa: F401 (where `tests` and `torch_models` are found)
 import torch
 from accuracy import Batch, Trajectory
-from timed import CLASSES
+from timed import CLASSES, HEADS
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch_models import residual_network
 
+from models.torch_transformers import TRANSFORMERS, transformer
 from tests import torch_nets
 from tests.torch_resnet import resnet
 
@@ -48,6 +49,8 @@ def family(name: str, weights: Mapping[str, np.ndarray]) -> nn.Module:
 def timed(model: str, weights: Mapping[str, np.ndarray], **sizes: int) -> nn.Module:
     """Return a network of `timed` at full width, in training form, with the given values."""
     tensors = _tensors(weights)
+    if model in TRANSFORMERS:
+        return transformer(model, tensors, HEADS)
     build = partial(_residual, model, **WHOLE) if model in DEPTHS else encoder.Encoder
     return _filled(build(**sizes), tensors)
 

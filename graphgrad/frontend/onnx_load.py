@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from ..errors import ModelError
 from .onnx_graph import STANDARD_DOMAINS
 from .onnx_tensors import external_files, load_tensors
+from .onnx_values import copy_fields
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
 OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
@@ -87,8 +87,8 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not large or proto.ir_version < 4:  # before, initializers had to be inputs
         return proto
     light = onnx.ModelProto()
-    _copy_fields(proto, light, but="graph")
-    _copy_fields(graph, light.graph, but="initializer")
+    copy_fields(proto, light, but="graph")
+    copy_fields(graph, light.graph, but="initializer")
     light.graph.initializer.extend(t for t in graph.initializer if t.name not in large)
     inputs = {value.name for value in graph.input}
     light.graph.input.extend(
@@ -97,19 +97,6 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
         if name not in inputs
     )
     return light
-
-
-def _copy_fields(message: Any, copy: Any, but: str) -> None:
-    """Copy all fields of a message but one."""
-    for field, value in message.ListFields():
-        if field.name == but:
-            continue
-        if isinstance(value, Message):
-            getattr(copy, field.name).CopyFrom(value)
-        elif isinstance(value, str | bytes | int | float):
-            setattr(copy, field.name, value)
-        else:  # a field that is repeated
-            getattr(copy, field.name).extend(value)
 
 
 def external_files_of(path: Path) -> list[Path]:

@@ -6,10 +6,10 @@ A `Model` has its weights as arrays. The file that it comes from would hold them
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
 
@@ -19,8 +19,8 @@ def without_values(proto: onnx.ModelProto, names: Collection[str]) -> onnx.Model
     Not a copy with fields cleared: a message keeps the memory of what was in it.
     """
     copied = onnx.ModelProto()
-    _copy_fields(copied, proto, but="graph")
-    _copy_fields(copied.graph, proto.graph, but="initializer")
+    copy_fields(proto, copied, but="graph")
+    copy_fields(proto.graph, copied.graph, but="initializer")
     for tensor in proto.graph.initializer:
         if tensor.name in names:
             copied.graph.initializer.add(
@@ -41,14 +41,14 @@ def with_values(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> onn
     return copied
 
 
-def _copy_fields(to: Any, message: Any, but: str) -> None:
+def copy_fields(message: Message, copied: Message, but: str) -> None:
     """Copy what is set in a message to an empty one of its kind, but for one field."""
     for field, value in message.ListFields():
         if field.name == but:
             continue
-        if hasattr(value, "extend"):
-            getattr(to, field.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(to, field.name).CopyFrom(value)
-        else:
-            setattr(to, field.name, value)
+        if isinstance(value, Message):
+            getattr(copied, field.name).CopyFrom(value)
+        elif isinstance(value, str | bytes | int | float):
+            setattr(copied, field.name, value)
+        else:  # a field that is repeated
+            getattr(copied, field.name).extend(value)

@@ -100,7 +100,7 @@ def _equal_matrices(tensors: Mapping[str, np.ndarray]) -> Iterator[list[str]]:
         names = [
             name
             for name, array in group
-            if np.array_equal(array, first) or np.array_equal(array.T, first)
+            if array is first or np.array_equal(array, first) or np.array_equal(array.T, first)
         ]
         if len(names) > 1:
             yield names

@@ -162,7 +162,9 @@ def copy(
     if into is None:
         into = empty(array.shape, str(array.dtype), device)
     if device.type == "cpu":
-        return into.copyfrom(np.asarray(array, order="C"))
+        # At once, also of an array of other strides: of zeros that are one element.
+        memory_of(into)[...] = array
+        return into
     return tvm.runtime.tensor(np.asarray(array, order="C")).copyto(into)
 
 
