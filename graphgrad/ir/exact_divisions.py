@@ -19,6 +19,7 @@ and leaves as it is, and which compilers of machine code remove.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -160,7 +161,7 @@ class _LoopIndices:
     """The indices of some statements in terms of their loops, and which of them TVM gets wrong."""
 
     def __init__(self, body: Any) -> None:
-        self.analyzer = tvm.sym.Analyzer()
+        self.loops: list[tirx.For] = []
         self.values: dict[int, Any] = {}
         """From a variable of a block to its value in terms of loop variables."""
         self.divided: set[int] = set()
@@ -178,7 +179,7 @@ class _LoopIndices:
         """Record what a node says of variables and conditions."""
         if isinstance(node, tirx.For):
             loop = identity(node.loop_var)
-            self.analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+            self.loops.append(node)
             self.sources[loop] = {loop}
             if not isinstance(node.min, prim.IntImm) or int(node.min) != 0:
                 self.shifted.add(loop)
@@ -195,6 +196,14 @@ class _LoopIndices:
         else:
             is_choice = isinstance(node, tirx.IfThenElse) or node.op.same_as(_CHOICE)
             self.guarded = self.guarded or is_choice
+
+    @cached_property
+    def analyzer(self) -> tvm.sym.Analyzer:
+        """What is known of the loops; most kernels of many loops divide in no index."""
+        analyzer = tvm.sym.Analyzer()
+        for loop in self.loops:
+            analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+        return analyzer
 
     def safe(self, indices: Sequence[Any]) -> list[Any] | None:
         """Indices with equal values, hidden from TVM; None if it keeps the values of these."""

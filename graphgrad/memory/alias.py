@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from .call_effects import record_call
 from .regions import OUTSIDE, Leaf, Regions, Source, Tree, leaves
-from .stores import stored_parameters
 
 
 class Use(NamedTuple):
@@ -103,7 +102,6 @@ class Module:
         self.views = views
         self.leaves_alone = leaves_alone
         self._known: dict[Any, Aliases | None] = {}
-        self._written: dict[Any, frozenset[int]] = {}
 
     def function(self, name: Any) -> Aliases:
         """The alias analysis of a Relax function.
@@ -125,12 +123,6 @@ class Module:
             function = self.functions[name]
             self._known[name] = Aliases(self, function.params, function.body)
         return self._known[name]
-
-    def written(self, kernel: tirx.PrimFunc) -> frozenset[int]:
-        """The positions of the parameters that a kernel stores to."""
-        if kernel not in self._written:
-            self._written[kernel] = stored_parameters(kernel)
-        return self._written[kernel]
 
 
 class Aliases:

@@ -168,7 +168,7 @@ class _Function:
         return len(call.arguments) == len(params) and all(
             _is_plain(param)
             and _is_static(argument.ty)
-            and _shape(argument.ty) == _shape(param.ty)
+            and _shape(argument.ty) == list(map(int, param.ty.shape))
             and str(argument.ty.dtype) == str(param.ty.dtype)
             and self._is_known(origins)
             for param, argument, origins in zip(params, call.arguments, call.origins, strict=True)
@@ -254,7 +254,8 @@ def _is_static(ty: Any) -> bool:
 
 
 def _shape(ty: Any) -> list[int]:
-    return [int(extent) for extent in ty.shape]
+    """The extents of a tensor's type, which are constants."""
+    return list(map(int, ty.shape.values))
 
 
 def _add_checks(

@@ -19,6 +19,7 @@ from ..ir.calls import RESHAPES, callee, data_of, overwritten_by
 from ..ir.kernel_calls import ALLOCATION, KERNEL_OF_COPY
 from .effects import NOTHING, Effects, effects_of
 from .regions import OUTSIDE, Leaf, Tree, leaves
+from .stores import stored_parameters
 
 if TYPE_CHECKING:
     from .alias import Aliases
@@ -206,7 +207,7 @@ def _kernel(aliases: Aliases, call: Any, var: Any) -> Tree:
     """Take in a `call_tir`: the kernel's results are fresh memory, unless it may become a view."""
     kernel = aliases.module.functions.get(call.args[0])
     arguments = data_of(call)
-    written = aliases.module.written(kernel) if isinstance(kernel, tirx.PrimFunc) else frozenset()
+    written = stored_parameters(kernel) if isinstance(kernel, tirx.PrimFunc) else frozenset()
     trees = [aliases.value(argument) for argument in arguments]
     for position, (argument, tree) in enumerate(zip(arguments, trees, strict=True)):
         aliases.use(argument, tree, var, position in written)

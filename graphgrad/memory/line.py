@@ -24,6 +24,7 @@ from .alias import Module, Use
 from .call_effects import may_be_view
 from .rematerialize import Program, Schedule, Step
 from .reorder import freeing_first
+from .stores import stored_parameters
 
 _BYTES_PER_SECOND = 12e9
 _STORES_PER_SECOND = 60e9
@@ -148,7 +149,7 @@ class Line:
         """A step, given what it is bound to."""
         kernel = self._kernel(binding)
         if kernel is not None:
-            return self._kernel_call(binding, kernel, module.written(kernel))
+            return self._kernel_call(binding, kernel, stored_parameters(kernel))
         uses = self._uses.get(binding.var, [])
         regions = {self._aliases.region(use.leaf) for use in uses}
         written = {self._aliases.region(use.leaf) for use in uses if use.writes}

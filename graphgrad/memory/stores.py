@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -19,6 +20,8 @@ _PUT = "tirx.tvm_struct_set"
 _GET = "tirx.tvm_struct_get"
 
 
+# One analysis after the other asks for those of each kernel that a function calls.
+@lru_cache(maxsize=512)
 def stored_parameters(kernel: tirx.PrimFunc) -> frozenset[int]:
     """The positions of the parameters that a kernel stores to.
 

@@ -194,7 +194,8 @@ def allow_donations(
     """
     # The owner of the tensors compares addresses itself (`TrainState.check_overlap`), so that
     # lowering adds no check of them to the function.
-    pairs = [[params.index(var), index] for index, var in enumerate(replaced, first)]
+    positions = {var: position for position, var in enumerate(params)}
+    pairs = [[positions[var], index] for index, var in enumerate(replaced, first)]
     mod[name] = mod[name].with_attr({DONATED: pairs, CHECKED_BY_CALLER: True})
     return mod
 

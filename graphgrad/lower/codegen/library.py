@@ -142,10 +142,11 @@ def _libraries() -> list[str] | None:
     """What the compiler is told about libraries to link; None for all that it knows.
 
     That of C++, which TVM takes where it finds it, searches libraries of C++ that no kernel calls,
-    and links in half of the time without them.
+    and links in half of the time without them. The library of C, whose own list of libraries takes
+    a third of the rest, comes with that of mathematics.
     """
     is_gnu = Path(cc.get_cc() or "").name == "g++"
-    return ["-nodefaultlibs", "-lm", "-lgcc", "-lc"] if is_gnu else None
+    return ["-nodefaultlibs", "-lm", "-lgcc"] if is_gnu else None
 
 
 def loaded_library(library: bytes) -> tvm.runtime.Module | None:

@@ -7,6 +7,7 @@ One in an index is none: it becomes an address.
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 import tvm
@@ -15,7 +16,7 @@ from tvm.ir import prim
 
 from ...ir.kernel_structure import Load
 from ...ir.rewrite import map_kernels
-from ...ir.visits import nodes_in, replace_nodes
+from ...ir.visits import replace_nodes
 
 
 @tvm.transform.module_pass(opt_level=0, name="graphgrad.add_ramps")
@@ -31,10 +32,12 @@ def add_ramps(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
 
 
 def _changed(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not nodes_in(func.body, prim.Ramp):
-        return func
-    body = replace_nodes(func.body, prim.Ramp, _sum)
-    return func.with_body(replace_nodes(body, (Load, tirx.BufferStore), _with_addresses))
+    def changed(node: Any) -> Any:
+        # What is inside an access has been changed before the access itself.
+        return _sum(node) if isinstance(node, prim.Ramp) else _with_addresses(node)
+
+    body = replace_nodes(func.body, (prim.Ramp, Load, tirx.BufferStore), changed)
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def _sum(ramp: Any) -> Any:
@@ -47,7 +50,11 @@ def _sum(ramp: Any) -> Any:
 
 def _with_addresses(access: Any) -> Any:
     """An access to memory whose indices are no sums."""
-    indices = [_ramp(index) for index in access.indices]
+    old = list(access.indices)
+    indices = [_ramp(index) for index in old]
+    # Most accesses have none, and what is unchanged need not be made again, nor what is around it.
+    if all(map(is_, indices, old)):
+        return access
     if isinstance(access, tirx.BufferStore):
         return tirx.BufferStore(access.buffer, access.value, indices)
     return tirx.BufferLoad(access.source, indices)

@@ -175,6 +175,7 @@ def _widens(binding: Any) -> bool:
 class _Block:
     """The bindings of a dataflow block while copies are put in front of readers.
 
+    `_kernels` has the kernel of each variable, None of one that is bound to no call of a kernel.
     `_completed` are the maps that a contraction computes where it stores its results;
     `_operations` has, for each map of which copies may be made, the operations of one copy, and
     `_read` what one reads. `_ends` tells, for each variable, the last map of the kernel that stock
@@ -182,7 +183,10 @@ class _Block:
     """
 
     def __init__(self, bindings: list[Any], kernels: dict[Any, _Kernel], through_maps: bool):
-        self._kernels = kernels
+        self._kernels = {
+            binding.var: kernels[binding.value.args[0]] if is_kernel_call(binding.value) else None
+            for binding in bindings
+        }
         self._order = [binding.var for binding in bindings]
         self._bindings = {binding.var: binding for binding in bindings}
         self._copies: dict[Any, list[Any]] = {}
@@ -234,6 +238,7 @@ class _Block:
         """Have some readers of a map read a copy."""
         copy = relax.DataflowVar(binding.var.name, binding.var.ty)
         self._bindings[copy] = relax.VarBinding(copy, binding.value, binding.span)
+        self._kernels[copy] = self._kernels[binding.var]
         self._readers[copy] = readers
         self._ends[copy] = self._end(copy)
         for source in dict.fromkeys(variables_of(binding.value)):
@@ -274,20 +279,23 @@ class _Block:
 
     def _operations_of(self, binding: Any) -> int:
         """The operations of a copy, and of the copies of other maps that it reads."""
-        operations = self._kernels[binding.value.args[0]].operations
+        kernel = self._kernels[binding.var]
+        assert kernel is not None
         sources = dict.fromkeys(variables_of(binding.value))
-        return max(operations, 1) + sum(self._operations.get(source, 0) for source in sources)
+        return max(kernel.operations, 1) + sum(
+            self._operations.get(source, 0) for source in sources
+        )
 
     def _pays(self, binding: Any, readers: list[Any]) -> bool:
         """Whether copies of a map move fewer bytes than the map, written and read."""
-        size = bytes_of(binding.var.ty)
-        if size is None or not self._is_cheap_map(binding):
+        size = bytes_of(binding.var.ty) if self._is_cheap_map(binding) else None
+        if size is None:
             return False
         if self._functions(binding) and (
             len({self._ends[reader] for reader in readers}) > _MAX_FUNCTION_KERNELS
         ):
             return False
-        if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
+        if not all(self._may_compute(reader, binding.var) for reader in readers):
             return False
         sizes = [bytes_of(source.ty) for source in self._sources(binding)]
         if None in sizes:
@@ -305,11 +313,13 @@ class _Block:
         return ends.pop() if is_inside and len(ends) == 1 else var
 
     def _functions(self, binding: Any) -> int:
-        return self._kernels[binding.value.args[0]].functions
+        kernel = self._kernels[binding.var]
+        assert kernel is not None
+        return kernel.functions
 
     def _is_map(self, var: Any) -> bool:
-        value = self._bindings[var].value
-        return is_kernel_call(value) and self._kernels[value.args[0]].kind <= INJECTIVE_PATTERN
+        kernel = self._kernels[var]
+        return kernel is not None and kernel.kind <= INJECTIVE_PATTERN
 
     def _sources(self, binding: Any) -> list[Any]:
         """The variables that a copy of a map reads."""
@@ -318,20 +328,21 @@ class _Block:
         return list(dict.fromkeys(read))
 
     def _is_cheap_map(self, binding: Any) -> bool:
+        kernel = self._kernels[binding.var]
         return (
-            isinstance(binding, relax.VarBinding)
-            and is_kernel_call(binding.value)
+            kernel is not None
+            and kernel.is_cheap_map
+            and isinstance(binding, relax.VarBinding)
             and isinstance(binding.value.ty, relax.TensorType)
-            and self._kernels[binding.value.args[0]].is_cheap_map
         )
 
     def _may_compute(self, reader: Any, var: Any) -> bool:
         """Whether stock fusion will put a map into the kernel of a reader."""
-        if not isinstance(reader, relax.VarBinding) or not is_kernel_call(reader.value):
+        kernel, binding = self._kernels[reader], self._bindings[reader]
+        if kernel is None or not isinstance(binding, relax.VarBinding):
             return False
-        kernel = self._kernels[reader.value.args[0]]
-        elements = math.prod(map(int, var.ty.shape))
-        positions = [i for i, a in enumerate(arguments_of(reader.value)) if a.same_as(var)]
+        elements = math.prod(map(int, var.ty.shape.values))
+        positions = [i for i, a in enumerate(arguments_of(binding.value)) if a.same_as(var)]
         with_functions = bool(self._functions(self._bindings[var]))
         return bool(positions) and all(
             kernel.may_compute(i, elements, with_functions) for i in positions
@@ -348,9 +359,9 @@ class _Block:
         for source in arguments_of(binding.value):
             if source not in self._bindings or len(self._readers[source]) != 1:
                 continue
-            value = self._bindings[source].value
+            kernel = self._kernels[source]
             if source in self._completed:
                 return True
-            if is_kernel_call(value) and self._kernels[value.args[0]].kind > REDUCTION_PATTERN:
+            if kernel is not None and kernel.kind > REDUCTION_PATTERN:
                 return True
         return False

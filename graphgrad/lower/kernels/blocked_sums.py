@@ -51,6 +51,7 @@ from ...ir.loops import (
 )
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in, replace_nodes
+from ...tvm_fixes.hooks import identity
 
 _BLOCK_TERMS = 16
 """Terms of a block of float32: fewer take longer, more are less accurate."""
@@ -84,7 +85,7 @@ def sum_in_blocks(statement: Any, scope: str = "global", total: str | None = "fl
         return sequence(*(sum_in_blocks(part, scope, total) for part in statement.seq))
     if isinstance(statement, SBlockRealize):
         return replace_realized(statement, body=sum_in_blocks(statement.block.body, scope, total))
-    if not isinstance(statement, tirx.For):
+    if not isinstance(statement, tirx.For) or not _reads_what_it_stores(statement):
         return statement
     if statement.kind == ForKind.SERIAL:
         outer = replace_nodes(statement, tirx.SeqStmt, _without_bindings)
@@ -92,6 +93,12 @@ def sum_in_blocks(statement: Any, scope: str = "global", total: str | None = "fl
         if updates and _trips(updates[0].reduced) > 2 * _block_terms(updates, total):
             return _Blocks(outer, updates, scope, total).statement()
     return with_body(statement, sum_in_blocks(statement.body, scope, total))
+
+
+def _reads_what_it_stores(statement: Any) -> bool:
+    """Whether a statement reads a buffer that it stores to, as each sum does: most loops do not."""
+    stored = {identity(store.buffer) for store in nodes_in(statement, tirx.BufferStore)}
+    return any(identity(each.source) in stored for each in nodes_in(statement, Load))
 
 
 @dataclass(frozen=True)

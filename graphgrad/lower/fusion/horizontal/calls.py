@@ -64,7 +64,8 @@ class Calls:
 
     Parameters
     ----------
-    mod : IRModule
+    analyzed : Module
+        The alias analysis of the module, with views.
     name : GlobalVar
     func : relax.Function
     flat_maps : dict
@@ -72,10 +73,10 @@ class Calls:
     """
 
     def __init__(
-        self, mod: tvm.IRModule, name: Any, func: relax.Function, flat_maps: dict[int, FlatMap]
+        self, analyzed: Module, name: Any, func: relax.Function, flat_maps: dict[int, FlatMap]
     ):
-        self._mod, self._flat_maps = mod, flat_maps
-        self._aliases: Aliases = Module(mod.functions, views=True).function(name)
+        self._functions, self._flat_maps = analyzed.functions, flat_maps
+        self._aliases: Aliases = analyzed.function(name)
         self._reads: dict[Any, set[int]] = {}
         self._writes: dict[Any, set[int]] = {}
         for use in self._aliases.uses:
@@ -144,7 +145,7 @@ class Calls:
         arguments = value.args[1]
         if len(value.args) != 2 or not isinstance(arguments, relax.Tuple):
             return None
-        kernel = self._flat_map(self._mod[value.args[0]])
+        kernel = self._flat_map(self._functions[value.args[0]])
         fields = list(arguments.fields)
         if kernel is None or not isinstance(value.ty, relax.TensorType):
             return None

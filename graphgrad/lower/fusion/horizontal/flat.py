@@ -24,7 +24,6 @@ from ....ir.kernel_structure import (
     loop_nest,
     statements_of,
     static,
-    uses,
 )
 from ....ir.visits import nodes_in
 
@@ -72,15 +71,16 @@ def flat_map(kernel: tirx.PrimFunc, dtypes: Sequence[str] = DTYPES) -> FlatMap |
         return None
     if not all(tirx.is_buffer_var(param) for param in kernel.params):
         return None
-    statements = statements_of(root.block.body)
-    stores = [store for store in map(_store, statements) if store is not None]
     buffers = [*kernel.params, *root.block.alloc_buffers]
+    # Most kernels that are none have tensors of several lengths, which is seen at once.
     lengths = {_length(buffer) for buffer in buffers if buffer.shape}
-    if len(stores) < len(statements) or len(lengths) != 1:
-        return None
-    if not all(_is_supported(buffer, dtypes) for buffer in buffers):
+    if len(lengths) != 1 or not all(_is_supported(buffer, dtypes) for buffer in buffers):
         return None
     (length,) = lengths
+    statements = statements_of(root.block.body)
+    stores = [store for store in map(_store, statements) if store is not None]
+    if len(stores) < len(statements):
+        return None
     written = [store.buffer for store in stores]
     inputs = [b for b in buffers if not is_among(b, written)]
     is_in_order = all(
@@ -191,8 +191,12 @@ def _number(indices: Any, extents: Sequence[Any]) -> Any:
 def _mentions(store: Any, variables: list[Any]) -> bool:
     """Whether a value uses the index of its element other than in loads."""
     indices = [index for load in _loads(store) for index in load.indices]
-    uses_in_loads = sum(uses(index, variable) for index in indices for variable in variables)
-    return uses_in_loads != sum(uses(store.value, variable) for variable in variables)
+    return _uses(indices, variables) != _uses(store.value, variables)
+
+
+def _uses(node: Any, variables: list[Any]) -> int:
+    """The number of occurrences of some variables in an expression, or in several."""
+    return sum(is_among(occurring, variables) for occurring in nodes_in(node, tvm.ir.Var))
 
 
 def _is_cheap(call: Any) -> bool:

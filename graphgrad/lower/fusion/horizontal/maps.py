@@ -23,7 +23,8 @@ from tvm import relax, tirx
 
 from ....ir.kernel_calls import drop_unused_kernels
 from ....ir.passes import Phase, compiler_pass
-from ....ir.rewrite import map_kernels, rebuilt, replace_bindings, replace_body
+from ....ir.rewrite import map_functions, map_kernels, rebuilt, replace_bindings, replace_body
+from ....memory.alias import Module
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
@@ -86,10 +87,19 @@ def fuse_horizontally(
     rows_writer : RowsWriter
         How the target computes many of them in one kernel.
     """
-    for name, func in list(mod.functions.items()):
-        if flat_maps and isinstance(func, relax.Function):
-            mod = _FlatMapFusion(mod, name, func, flat_maps, rows_writer).module()
-    return mod
+    if not flat_maps:
+        return mod
+    # One builder, and one search for what is unused: each goes through the whole module.
+    builder = relax.BlockBuilder(mod)
+    analyzed = Module(mod.functions, views=True)
+    replaced: list[Any] = []
+
+    def fused(name: Any, func: relax.Function) -> relax.Function:
+        calls = Calls(analyzed, name, func, flat_maps)
+        return _FlatMapFusion(builder, calls, rows_writer, replaced).function(func)
+
+    fused_mod = map_functions(mod, fused, builder)
+    return drop_unused_kernels(fused_mod, replaced) if replaced else mod
 
 
 def _is_view(kernel: tirx.PrimFunc) -> bool:
@@ -207,29 +217,36 @@ class _Row:
 
 
 class _FlatMapFusion:
-    """The fusion of the flat maps of one Relax function."""
+    """The fusion of the flat maps of one Relax function.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Receives the kernels.
+    calls : Calls
+        Of the function.
+    writer : RowsWriter
+    replaced : list of GlobalVar
+        Receives the kernels that are called no more.
+    """
 
     def __init__(
         self,
-        mod: tvm.IRModule,
-        name: Any,
-        func: relax.Function,
-        flat_maps: dict[int, FlatMap],
+        builder: relax.BlockBuilder,
+        calls: Calls,
         writer: RowsWriter,
+        replaced: list[Any],
     ):
         self._writer = writer
-        self._mod, self._name, self._func = mod, name, func
-        self._builder = relax.BlockBuilder(mod)
-        self._calls = Calls(mod, name, func, flat_maps)
-        self._replaced: list[Any] = []
+        self._builder = builder
+        self._calls = calls
+        self._replaced = replaced
 
-    def module(self) -> tvm.IRModule:
-        """The module with the function's flat maps fused."""
-        body = rebuilt(self._func.body, block=self._changed)
-        if not self._replaced:
-            return self._mod
-        self._builder.update_func(self._name, replace_body(self._func, body))
-        return drop_unused_kernels(self._builder.get(), self._replaced)
+    def function(self, func: relax.Function) -> relax.Function:
+        """The function with its flat maps fused."""
+        before = len(self._replaced)
+        body = rebuilt(func.body, block=self._changed)
+        return replace_body(func, body) if len(self._replaced) > before else func
 
     def _changed(self, block: Any) -> list[Any]:
         """A block with its flat maps fused."""

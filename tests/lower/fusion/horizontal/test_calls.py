@@ -8,6 +8,7 @@ from tvm import relax, te, tirx
 from graphgrad.lower.fusion.horizontal.calls import Calls
 from graphgrad.lower.fusion.horizontal.maps import mark_flat_maps
 from graphgrad.lower.fusion.horizontal.table_rows import TABLE_ROWS
+from graphgrad.memory.alias import Module
 from tests.lower.programs import machine, random_tensors, tensor_type
 
 
@@ -42,7 +43,7 @@ def members(mod):
     """Return which calls of a module may be joined."""
     marked, known = mark_flat_maps(mod, TABLE_ROWS)
     (name,) = (name for name, func in marked.functions.items() if isinstance(func, relax.Function))
-    calls = Calls(marked, name, marked[name], known)
+    calls = Calls(Module(marked.functions, views=True), name, marked[name], known)
     bindings = [b for block in marked[name].body.blocks for b in block.bindings]
     found = [calls.member(b) for b in bindings if isinstance(b.value, relax.Call)]
     assert len(found) == 2

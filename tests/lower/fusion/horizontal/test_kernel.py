@@ -10,7 +10,7 @@ from graphgrad.lower.fusion.horizontal.chain import Call, Chain
 from graphgrad.lower.fusion.horizontal.flat import flat_map
 from graphgrad.lower.fusion.horizontal.table_rows import TABLE_ROWS
 from graphgrad.lower.target import target
-from graphgrad.memory.alias import Module
+from graphgrad.memory.stores import stored_parameters
 
 
 def tensor(*shape):
@@ -86,5 +86,5 @@ def test_the_alias_analysis_knows_what_is_stored_to_through_addresses():
     )
     func = TABLE_ROWS.kernel_of(formula, [[[8]] * 3, [[5]] * 3], ["float32"] * 2)
     scalars, results = {0, 1}, {6, 7}
-    written = Module({}).written(func)
+    written = stored_parameters(func)
     assert written >= results and not written & scalars
