@@ -129,14 +129,15 @@ def _on_one_axis(kernel: Any) -> Any | None:
     width = divisor(inner.extent)
     blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
     block_index = variable("block")
-    body = substitute_values(inner.body, at_point([outer, inner], block_index))
+    inside = substitute_values(inner.body, at_point([outer, inner], block_index))
     # TVM computes quotients by an extent in front of the condition that it is not 0.
-    body = replace_nodes(body, (tirx.FloorDiv, tirx.FloorMod), _with_divisor)
+    inside = replace_nodes(inside, (tirx.FloorDiv, tirx.FloorMod), _with_divisor)
     points = tvm.sym.Analyzer().simplify(index(outer.extent) * index(inner.extent))
-    if static(points) is None:
-        # A loop, since TVM synchronizes threads in no condition, not even in one that all threads
-        # of a block share.
-        body = serial(tirx.min(points, index(1)), lambda _, inner=body: inner)
+    if static(points) is not None:
+        return bound(block_index, blocks, "blockIdx.x", inside)
+    # A loop, since TVM synchronizes threads in no condition, not even in one that all threads of
+    # a block share.
+    body = serial(tirx.min(points, index(1)), lambda _: inside)
     return bound(block_index, blocks, "blockIdx.x", body)
 
 
