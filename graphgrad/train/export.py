@@ -42,7 +42,7 @@ from .shapes import Shaped
 InputShapes = Mapping[str, Sequence[int]]
 """Shapes by input name."""
 
-EVALUATE = "evaluate"
+EVALUATE = "graphgrad.evaluate"
 """Name of the inference function in a library."""
 
 
