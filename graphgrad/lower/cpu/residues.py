@@ -5,7 +5,7 @@ by the stride, and of a stage that merges them: ``y[i] = even[i // 2] if i % 2 =
 odd[i // 2]``. Such a stage is replaced by maps over the quotients, one for each combination of
 remainders. Each takes the results of one residue class, and so can be its epilogue
 (`lower/kernels/epilogue.py`). What else the stage computes, because fusion has put it there, goes
-into the maps as well.
+into the maps as well. If that reads neighbors along the last axis, the last axis stays whole.
 """
 
 from __future__ import annotations
@@ -82,8 +82,10 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
         return None
     divisors = _divisors(block.body.value)
     last = block.iter_vars[-1].var
-    if all(stride(unclamped(load, last), last) in (0, 1) for load in stage.loads):
-        divisors.pop(last, None)  # neighbors are vectors, with a mask (`vector_nests.py`)
+    strides = {stride(unclamped(load, last), last) for load in stage.loads}
+    # Neighbors are vectors, with a mask (`vector_nests.py`); parts would read them in steps.
+    if 1 in strides or strides == {0}:
+        divisors.pop(last, None)
     moduli = tuple(divisors.get(index, 1) for index in block.body.indices)
     static_ranges = all(
         modulus == 1 or (static(iterator.dom.min) == 0 and static(iterator.dom.extent))

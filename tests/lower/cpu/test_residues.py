@@ -3,11 +3,13 @@
 from math import prod
 
 import pytest
+import tvm
 from tvm import te, tirx
 
 import graphgrad as gg
-from graphgrad.ir.kernel_structure import stages, statements_of
+from graphgrad.ir.kernel_structure import Load, buffer_of, stages, statements_of
 from graphgrad.ir.loops import block, loops, store
+from graphgrad.ir.visits import nodes_in
 from graphgrad.lower.cpu.buffer_views import BufferView, joined
 from graphgrad.lower.cpu.interleaved_parts import interleave_parts
 from graphgrad.lower.cpu.residues import split_residues
@@ -67,15 +69,26 @@ def mapped(output, *others, body):
     return te.compute(output.shape, lambda *i: body(output(*i), *(t(*i) for t in others)))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("case", ["odd", "taps missing"])
-def test_a_map_behind_is_computed_with_each_phase(case, order):
+def run_with_map_behind(case, order):
     inputs, output = strided(*CASES[case], order=order)
     other = tensor(*[int(e) for e in output.shape], name="other")
-    result = mapped(output, other, body=lambda a, b: a * 2 + b)
-    runs = run([*inputs, other], [result])
+    runs = run([*inputs, other], [mapped(output, other, body=lambda a, b: a * 2 + b)])
     runs.agree()
+    return runs
+
+
+@pytest.mark.parametrize("case", ["odd", "taps missing"])
+def test_a_map_behind_is_computed_with_each_phase(case):
+    runs = run_with_map_behind(case, "last")
     assert not [name for name in names(runs.func) if name != "padded"]
+
+
+@pytest.mark.parametrize("case", ["even", "odd", "taps missing", "three", "one axis"])
+def test_rows_that_a_map_behind_reads_stay_whole(case):
+    """By remainders of the last index a part would read every other neighbor."""
+    runs = run_with_map_behind(case, "first")
+    loads = [x for x in nodes_in(runs.func.body, Load) if str(buffer_of(x).name) == "other"]
+    assert loads and all(isinstance(load.indices[-1], tvm.ir.Var) for load in loads)
 
 
 @pytest.mark.parametrize("case", ["odd", "taps missing"])
