@@ -74,7 +74,6 @@ from .fusion.accumulate import accumulate_early, fuse_accumulation
 from .fusion.horizontal import fuse_horizontally, mark_flat_maps
 from .fusion.horizontal.kernel import RowsWriter
 from .fusion.horizontal.table_rows import TABLE_ROWS
-from .fusion.sibling_maps import PROCESSOR_MAPS, SiblingMaps
 from .graph.direct_calls import resolve_closures
 from .graph.legalize import legalize_ops
 from .graph.permuted_products import fold_permutations
@@ -216,12 +215,6 @@ class Lowering:
         """Which reductions share a block."""
         is_cuda = str(self.target.kind.name) == "cuda"
         return cuda_stages.BLOCK_LIMITS if is_cuda else PROCESSOR_LIMITS
-
-    @property
-    def sibling_maps(self) -> SiblingMaps:
-        """Which maps share a kernel."""
-        is_cuda = str(self.target.kind.name) == "cuda"
-        return cuda_stages.JOINT_MAPS if is_cuda else PROCESSOR_MAPS
 
     @property
     def rows_writer(self) -> RowsWriter:

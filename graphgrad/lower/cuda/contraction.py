@@ -27,7 +27,7 @@ from ...ir.kernel_structure import (
     uses,
     volume,
 )
-from ...ir.loops import block, bound, variable
+from ...ir.loops import block, bound, index, serial, variable
 from ...ir.visits import replace_nodes
 from ..kernels.contraction import operands
 from .threads import at_point, divisor
@@ -121,7 +121,7 @@ def _on_one_axis(kernel: Any) -> Any | None:
 
     Along the second axis a grid has at most 65535 blocks, too few for many small products. And a
     grid without blocks, which a symbolic extent of 0 makes, is an error of the driver: it gets one
-    block here, all of whose outputs are padding.
+    block here, which does nothing.
     """
     if _tag(kernel) != "blockIdx.y" or _tag(kernel.body) != "blockIdx.x":
         return None
@@ -129,9 +129,15 @@ def _on_one_axis(kernel: Any) -> Any | None:
     width = divisor(inner.extent)
     blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
     block_index = variable("block")
-    body = substitute_values(inner.body, at_point([outer, inner], block_index))
+    inside = substitute_values(inner.body, at_point([outer, inner], block_index))
     # TVM computes quotients by an extent in front of the condition that it is not 0.
-    body = replace_nodes(body, (tirx.FloorDiv, tirx.FloorMod), _with_divisor)
+    inside = replace_nodes(inside, (tirx.FloorDiv, tirx.FloorMod), _with_divisor)
+    points = tvm.sym.Analyzer().simplify(index(outer.extent) * index(inner.extent))
+    if static(points) is not None:
+        return bound(block_index, blocks, "blockIdx.x", inside)
+    # A loop, since TVM synchronizes threads in no condition, not even in one that all threads of
+    # a block share.
+    body = serial(tirx.min(points, index(1)), lambda _: inside)
     return bound(block_index, blocks, "blockIdx.x", body)
 
 
@@ -153,11 +159,7 @@ def may_tile(stage: Stage) -> bool:
     pair = operands(stage)
     if pair is None or any(axis.extent == 0 for axis in stage.axes):
         return False
-    batch, left, right = _kinds(stage, pair)
-    if any(axis.extent is None for axis in batch):
-        # The one block of an empty grid computes padding alone, and TVM's rule pads all axes but
-        # those of the batch.
-        return False
+    _, left, right = _kinds(stage, pair)
     terms = [axis.extent for axis in stage.reduced]
     is_short = None in terms or math.prod(terms) <= _MAX_TERMS_PER_THREAD  # type: ignore[arg-type]
     return bool(left and right) and is_short

@@ -29,10 +29,9 @@ from ...ir.kernel_structure import (
     substitute_values,
     volume,
 )
-from ...ir.loops import block, sequence
+from ...ir.loops import block
 from ...ir.visits import nodes_in
 from ..cpu.rowwise import chains_of
-from ..fusion.sibling_maps import SiblingMaps
 from ..kernels.epilogue import Epilogue, epilogues_of, permutation
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import BlockLimits, join_reductions
@@ -49,7 +48,6 @@ from .columns import columns_step
 from .contraction import cut_long_sums, cut_sums, may_tile, tiles, used_buffers
 from .interleaved import interleaved_launch
 from .joint_launches import flattened, join_launches
-from .joint_maps import is_large_map, share_reads
 from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
 from .row_chains import GPU, row_chain
@@ -64,9 +62,6 @@ _MAX_CHEAP_OPERATIONS = 16
 
 BLOCK_LIMITS = BlockLimits(results=4, reads_bfloat=True)
 """Reductions of a launch: each has a vector of results in registers."""
-
-JOINT_MAPS = SiblingMaps(share_reads, is_large_map, distance=8)
-"""Maps of a launch."""
 
 MAX_READERS = 4
 """Stages into which one map may be copied."""
@@ -116,7 +111,6 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
         kernel.interleave(position)
     for position in range(len(kernel.stages)):
         kernel.tile_columns(position)
-    kernel.join_maps()
     return kernel.launched()
 
 
@@ -332,18 +326,6 @@ class _Kernel:
             if any(buffer_of(load).same_as(buffer) for load in stage.loads)
         ]
 
-    def join_maps(self) -> None:
-        """Compute neighboring maps that share what they read in one launch."""
-        for position in range(1, len(self.stages)):
-            group = [position - 1, position]
-            own = [self.stages[i] for i in group]
-            if any(i in self.replaced for i in group) or not share_reads(*own):
-                continue
-            nests = filter(None, (loop_nest(self.nests[i]) for i in group))
-            launch = _map_launch([(stage, *nest) for stage, nest in zip(own, nests, strict=True)])
-            self.replaced[position - 1] = [], []
-            self.replaced[position] = [launch], []
-
     def launched(self) -> tirx.PrimFunc:
         """The function with every stage launched."""
         kernels: list[Any] = []
@@ -382,7 +364,7 @@ class _Kernel:
             moves_lanes = not relax.analysis.has_reshape_pattern(self.func)
             tiled = transposed_launch(stage, loops, realize) if moves_lanes else None
             if tiled is None:
-                return [_map_launch([(stage, loops, realize)], moves_lanes)], []
+                return [_map_launch(stage, loops, realize, moves_lanes)], []
             self.replaced[self.stages.index(stage)] = [tiled], []  # its threads wait
             return [tiled], []
         epilogues = [
@@ -454,30 +436,15 @@ def launches(reduction: Reduction, name: str) -> Launches:
     return kernels, buffers
 
 
-def _map_launch(maps: Sequence[tuple[Stage, list[Any], Any]], moves_lanes: bool = True) -> Any:
-    """The launch of maps, in which a thread computes as many elements as fill a wide access.
-
-    Parameters
-    ----------
-    maps : sequence
-        Stages with their loops, which are the same, and their blocks. No map reads another's
-        result.
-    moves_lanes : bool
-    """
-    accesses = [access for stage, _, _ in maps for access in (*stage.loads, *stage.stores)]
-    (_, loops, realize), *others = maps
-    lanes = lanes_of(loops, accesses) if moves_lanes else 1
-    if lanes == 1 and not others:
+def _map_launch(stage: Stage, loops: list[Any], realize: Any, moves_lanes: bool) -> Any:
+    """The launch of a map, in which a thread computes as many elements as fill a wide access."""
+    lanes = lanes_of(loops, [*stage.loads, *stage.stores]) if moves_lanes else 1
+    if lanes == 1:
         return one_thread_per_point(loops, realize)
+    axes = [iterator.var for iterator in realize.block.iter_vars]
+    body = substitute_values(realize.block.body, dict(zip(axes, realize.iter_values, strict=True)))
     outer, lane, values = split_lanes(loops, lanes)
-    bodies = []
-    for _, own_loops, own in maps:
-        axes = [iterator.var for iterator in own.block.iter_vars]
-        body = substitute_values(own.block.body, dict(zip(axes, own.iter_values, strict=True)))
-        pairs = zip(own_loops, loops, strict=True)
-        points = {a.loop_var: values.get(b.loop_var, b.loop_var) for a, b in pairs}
-        bodies.append(substitute_values(body, points))
-    return one_thread_per_point(outer, over_lanes(lane, lanes, sequence(*bodies)))
+    return one_thread_per_point(outer, over_lanes(lane, lanes, substitute_values(body, values)))
 
 
 def _takes_each_once(reader: Stage, buffer: Any) -> bool:

@@ -1,14 +1,11 @@
-"""Sibling maps: kernels that do the same at the same points become one kernel.
+"""Sibling maps: kernels that call the same functions at the same points become one kernel.
 
-What that is depends on the target. On processors maps share the functions that they call
-(`cpu/joint_nests.py`), on GPUs what they read (`cuda/joint_maps.py`); schedules then make one loop
-nest of them.
+`cpu/joint_nests.py` says which maps are siblings, and makes one loop nest of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -27,40 +24,19 @@ from .joining import joined_calls
 from .merge import MergedKernels, Part
 from .side_by_side import side_by_side
 
+_MAX_DISTANCE = 4
+"""Bindings between two maps that become one: what the one reads or makes lives longer."""
+
 _MAX_RESULTS = 4
 """Maps of one kernel: all that they keep is in registers."""
 
 
-@dataclass(frozen=True)
-class SiblingMaps:
-    """Which maps are siblings on a target.
-
-    Attributes
-    ----------
-    are_siblings : function
-        Of two stages of one kernel.
-    may_have : function
-        Whether a stage may have siblings at all.
-    distance : int
-        Bindings between two maps that become one: what the one reads or makes lives longer.
-    """
-
-    are_siblings: Callable[[Stage, Stage], bool]
-    may_have: Callable[[Stage], bool]
-    distance: int
-
-
-PROCESSOR_MAPS = SiblingMaps(share_functions, lambda stage: bool(stage.calls & FUNCTIONS), 4)
-"""For processors: maps that call the same functions at the same points."""
-
-
 @compiler_pass(
     Phase.FUSED,
+    targets=("llvm",),
     after={"fuse_rowwise": "what goes by rows shares more with other kernels of the same rows"},
 )
-def fuse_maps(
-    mod: tvm.IRModule, may_repeat: MayRepeat, sibling_maps: SiblingMaps = PROCESSOR_MAPS
-) -> tvm.IRModule:
+def fuse_maps(mod: tvm.IRModule, may_repeat: MayRepeat) -> tvm.IRModule:
     """Make one kernel of kernels that are sibling maps.
 
     Parameters
@@ -68,21 +44,19 @@ def fuse_maps(
     mod : IRModule
     may_repeat : function
         Which maps a schedule will inline; see `inline_maps`.
-    sibling_maps : SiblingMaps
-        Which maps are siblings on the target.
     """
     kernels = MergedKernels(mod)
-    maps = _Maps(kernels, may_repeat, sibling_maps)
+    maps = _Maps(kernels, may_repeat)
     return kernels.in_blocks(
-        lambda bindings: joined_calls(bindings, maps.joint, kernels.builder, sibling_maps.distance)
+        lambda bindings: joined_calls(bindings, maps.joint, kernels.builder, _MAX_DISTANCE)
     )
 
 
 class _Maps:
     """The kernels of a module that are maps, and those made of several."""
 
-    def __init__(self, kernels: MergedKernels, may_repeat: MayRepeat, siblings: SiblingMaps):
-        self._kernels, self._may_repeat, self._siblings = kernels, may_repeat, siblings
+    def __init__(self, kernels: MergedKernels, may_repeat: MayRepeat):
+        self._kernels, self._may_repeat = kernels, may_repeat
         self._known: dict[Any, tirx.PrimFunc | None] = {}
 
     def joint(self, first: Call, second: Call, _: Callable[[Any], bool]) -> Call | None:
@@ -96,9 +70,7 @@ class _Maps:
             Part(maps[0], first.arguments),
             Part(maps[1], second.arguments),
         )
-        if not all(
-            self._siblings.are_siblings(*pair) for pair in pairwise(stages(joined.kernel) or [])
-        ):
+        if not all(share_functions(*pair) for pair in pairwise(stages(joined.kernel) or [])):
             return None
         name = self._kernels.add(joined.kernel, first.kernel, second.kernel)
         self._known[name] = joined.kernel
@@ -107,7 +79,7 @@ class _Maps:
     def _maps(self, variable: Any) -> tirx.PrimFunc | None:
         """A kernel with its maps inlined, of which each that is left is a result.
 
-        None if it is anything else, or has no stage that may have siblings.
+        None if it is anything else, or has no functions that may be shared.
         """
         if variable not in self._known:
             self._known[variable] = self._inlined(self._kernels[variable])
@@ -115,7 +87,7 @@ class _Maps:
 
     def _inlined(self, func: Any) -> tirx.PrimFunc | None:
         kernel_stages = (stages(func) or []) if isinstance(func, tirx.PrimFunc) else []
-        if not _are_maps(kernel_stages) or not any(map(self._siblings.may_have, kernel_stages)):
+        if not _are_maps(kernel_stages) or not any(s.calls & FUNCTIONS for s in kernel_stages):
             return None
         sch = schedule_of(func)
         stores = [store for stage in inline_maps(sch, self._may_repeat) for store in stage.stores]

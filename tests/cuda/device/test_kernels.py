@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from graphgrad.ops.random import dropout_call, mask_call
 from tests.cuda.device import norms
@@ -202,3 +202,38 @@ def test_kernel(kind, name):
     generator = np.random.default_rng(0)
     arrays = [drawn(*ty, generator) for ty in types(KINDS[kind][name][1:])]
     program(kind).check(name, *arrays)
+
+
+OF_A_BATCH = {
+    "products": (op.matmul, ("n", 64, 20), ("n", 20, 33)),
+    "shared": (op.matmul, ("n", 64, 20), (20, 33)),
+    "conv": (lambda x, w: op.nn.conv2d(x, w, padding=1), ("n", 3, 8, 8), (4, 3, 3, 3)),
+}
+"""Contractions whose batch is open, and whose rows are whole tiles: nothing of them is padded."""
+
+
+@cache
+def products_of_a_batch():
+    n, mod = tirx.Var("n", "int64"), tvm.IRModule()
+    for name, (function, *shapes) in OF_A_BATCH.items():
+        params = [
+            relax.Var(f"p{i}", relax.TensorType([n if e == "n" else e for e in shape], "float32"))
+            for i, shape in enumerate(shapes)
+        ]
+        builder = relax.BlockBuilder()
+        with builder.function(name, params):
+            with builder.dataflow():
+                result = builder.emit_output(function(*params))
+            builder.emit_func_output(result)
+        mod.update(builder.get())
+    return Program(mod)
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("name", OF_A_BATCH)
+def test_a_batch_without_examples(name, batch):
+    generator = np.random.default_rng(0)
+    _, *extents = OF_A_BATCH[name]
+    shapes = [[batch if e == "n" else e for e in each] for each in extents]
+    arrays = [generator.uniform(-1, 1, shape).astype("float32") for shape in shapes]
+    products_of_a_batch().check(name, *arrays)

@@ -133,15 +133,14 @@ def test_rows_of_two_axes_one_of_which_is_symbolic(extents):
 
 
 @pytest.mark.parametrize("batch", [0, 3])
-def test_a_symbolic_number_of_products_is_not_tiled(batch):
-    """TVM's rule does not pad it: where it is 0, the block of an empty grid would still write."""
-    n, *inner = te.var("n", "int64"), *(tirx.IntImm("int64", e) for e in (9, 20, 33))
-    rows, terms, columns = inner
-    a = te.placeholder((n, rows, terms), "float32", "a")
+@pytest.mark.parametrize("rows", [9, 64])
+def test_a_symbolic_number_of_products(batch, rows):
+    n, *inner = te.var("n", "int64"), *(tirx.IntImm("int64", e) for e in (rows, 20, 33))
+    rows_extent, terms, columns = inner
+    a = te.placeholder((n, rows_extent, terms), "float32", "a")
     b = te.placeholder((n, columns, terms), "float32", "b")
-    y = topi.nn.batch_matmul(a, b)
-    assert tile_contractions(te.create_prim_func([a, b, y]), GPU) is None
-    run([a, b], [y], shapes=[(batch, 9, 20), (batch, 33, 20), (batch, 9, 33)]).agree()
+    shapes = [(batch, rows, 20), (batch, 33, 20), (batch, rows, 33)]
+    tiled([a, b], [topi.nn.batch_matmul(a, b)], shapes=shapes)
 
 
 def test_what_is_not_a_product_is_not_tiled():

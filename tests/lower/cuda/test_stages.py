@@ -99,52 +99,6 @@ def test_results_may_take_the_place_of_operands(shape):
     assert may_overwrite(func, func.params[0], func.params[2])
 
 
-WIDE = (64, 4096)
-
-
-def normalized(x, statistics, y):
-    """What two batch norms make of one cotangent x, each with statistics of its own."""
-    return te.compute(WIDE, lambda i, c: (x[i, c] - statistics[c]) * y[i, c], name="normalized")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_maps_that_read_one_tensor_are_one_launch(dtype):
-    x, y, z = (tensor(*WIDE, dtype=dtype, name=name) for name in "xyz")
-    means = [tensor(WIDE[1], dtype=dtype, name=name) for name in ("mean", "other_mean")]
-    results = [normalized(x, means[0], y), normalized(x, means[1], z)]
-    result = run([x, y, z, *means], results)
-    result.agree()
-    assert launches(result) == 1
-
-
-@pytest.mark.parametrize(
-    "second",
-    [
-        lambda x, y, first: topi.multiply(topi.exp(first), y),
-        lambda x, y, first: topi.multiply(topi.flip(x, 1), y),
-        lambda x, y, first: topi.multiply(y, 2.0),
-        lambda x, y, first: topi.add(topi.exp(topi.transpose(x)), 1.0),
-    ],
-    ids=["the first", "elsewhere", "another", "other points"],
-)
-def test_maps_that_do_not_have_launches_of_their_own(second):
-    x, y = tensor(*WIDE), tensor(*WIDE, name="y")
-    first = topi.exp(topi.multiply(x, 0.5))
-    result = run([x, y], [first, second(x, y, first)])
-    result.agree()
-    assert launches(result) == 2
-
-
-def test_the_last_of_joint_maps_may_take_the_place_of_what_both_read():
-    """The first may not: it would store elements that the last still has to read."""
-    x, y, mean = tensor(*WIDE), tensor(*WIDE, name="y"), tensor(WIDE[1], name="mean")
-    kernel = te.create_prim_func([x, y, mean, topi.exp(x), normalized(x, mean, y)])
-    func = one_thread_per_element(kernel, GPU)
-    read, *_, first, last = func.params
-    assert not may_overwrite(func, read, first)
-    assert may_overwrite(func, read, last)
-
-
 def test_results_that_read_elsewhere_may_not():
     x = tensor(40, 40)
     func = one_thread_per_element(te.create_prim_func([x, topi.transpose(x)]), GPU)

@@ -5,9 +5,7 @@ import pytest
 from tvm import relax
 
 from graphgrad.lower.cpu.schedule import may_repeat
-from graphgrad.lower.cuda.stages import JOINT_MAPS
 from graphgrad.lower.fusion import fuse_maps
-from graphgrad.lower.fusion.sibling_maps import PROCESSOR_MAPS
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.running import function, run
 
@@ -16,8 +14,8 @@ LARGE = ((64, 1024), "float32")
 OTHER = ((1024, 64), "float32")
 
 
-def joined(build, *types, sibling_maps=PROCESSOR_MAPS):
-    return fuse_maps(fused(noted(kernels(build, *types))), may_repeat, sibling_maps)
+def joined(build, *types):
+    return fuse_maps(fused(noted(kernels(build, *types))), may_repeat)
 
 
 def both(first, second):
@@ -63,16 +61,6 @@ def transposed(b, x, y, z):
 )
 def test_maps_that_share_functions_and_what_they_read_share_a_kernel(first, second, calls):
     assert len(called(joined(both(first, second), LARGE, LARGE, OTHER))) == calls
-
-
-@pytest.mark.parametrize(
-    "first, second, calls",
-    [(gate, slope, 1), (gate, plain, 1), (plain, root, 1), (slope, of_the_other, 2)],
-)
-def test_on_a_gpu_it_is_enough_to_read_the_same(first, second, calls):
-    wide = ((256, 1024), "float32")
-    mod = joined(both(first, second), wide, wide, sibling_maps=JOINT_MAPS)
-    assert len(called(mod)) == calls
 
 
 def test_a_map_that_reads_the_other_stays_behind_it():
