@@ -96,8 +96,7 @@ class Line:
 
     def __init__(self, mod: tvm.IRModule, name: Any):
         self._mod, self._function = mod, mod[name]
-        module = Module(mod.functions, views=True)
-        self._aliases = aliases = module.function(name)
+        self._aliases = aliases = Module(mod.functions, views=True).function(name)
         self._bindings = {
             binding.var: binding
             for block in self._function.body.blocks
@@ -108,7 +107,7 @@ class Line:
         for use in aliases.uses:
             self._uses.setdefault(use.binding, []).append(use)
         calls = [
-            self._call(binding, module)
+            self._call(binding)
             for binding in self._bindings.values()
             if not _only_names(binding.value)
         ]
@@ -145,7 +144,7 @@ class Line:
         self._number = {binding.var: index for index, binding in allocated.items()}
         self.program = Program.of(sizes, [steps[position] for position in order])
 
-    def _call(self, binding: Any, module: Module) -> _Call:
+    def _call(self, binding: Any) -> _Call:
         """A step, given what it is bound to."""
         kernel = self._kernel(binding)
         if kernel is not None:

@@ -174,19 +174,28 @@ def types(shapes):
 @cache
 def program(kind):
     """All functions of a kind in one module: compiled one by one, they would take minutes."""
+    return Program(
+        module_of(
+            {
+                name: (function, [relax.TensorType(list(e), dtype) for dtype, e in types(shapes)])
+                for name, (function, *shapes) in KINDS[kind].items()
+            }
+        )
+    )
+
+
+def module_of(functions):
+    """A module of functions by name, each given with the types of its parameters."""
     mod = tvm.IRModule()
-    for name, (function, *shapes) in KINDS[kind].items():
-        params = [
-            relax.Var(f"p{index}", relax.TensorType(list(extents), dtype))
-            for index, (dtype, extents) in enumerate(types(shapes))
-        ]
+    for name, (function, types_of_params) in functions.items():
+        params = [relax.Var(f"p{index}", ty) for index, ty in enumerate(types_of_params)]
         builder = relax.BlockBuilder()
         with builder.function(name, params):
             with builder.dataflow():
                 result = builder.emit_output(function(*params))
             builder.emit_func_output(result)
         mod.update(builder.get())
-    return Program(mod)
+    return mod
 
 
 def drawn(dtype, extents, generator):
@@ -214,26 +223,29 @@ OF_A_BATCH = {
 
 @cache
 def products_of_a_batch():
-    n, mod = tirx.Var("n", "int64"), tvm.IRModule()
-    for name, (function, *shapes) in OF_A_BATCH.items():
-        params = [
-            relax.Var(f"p{i}", relax.TensorType([n if e == "n" else e for e in shape], "float32"))
-            for i, shape in enumerate(shapes)
-        ]
-        builder = relax.BlockBuilder()
-        with builder.function(name, params):
-            with builder.dataflow():
-                result = builder.emit_output(function(*params))
-            builder.emit_func_output(result)
-        mod.update(builder.get())
-    return Program(mod)
+    n = tirx.Var("n", "int64")
+    return Program(
+        module_of(
+            {
+                name: (
+                    function,
+                    [relax.TensorType(open_at(n, shape), "float32") for shape in shapes],
+                )
+                for name, (function, *shapes) in OF_A_BATCH.items()
+            }
+        )
+    )
+
+
+def open_at(extent, shape):
+    """A shape of `OF_A_BATCH` with an extent for its open one."""
+    return [extent if each == "n" else each for each in shape]
 
 
 @pytest.mark.parametrize("batch", [0, 3])
 @pytest.mark.parametrize("name", OF_A_BATCH)
 def test_a_batch_without_examples(name, batch):
     generator = np.random.default_rng(0)
-    _, *extents = OF_A_BATCH[name]
-    shapes = [[batch if e == "n" else e for e in each] for each in extents]
-    arrays = [generator.uniform(-1, 1, shape).astype("float32") for shape in shapes]
+    _, *shapes = OF_A_BATCH[name]
+    arrays = [generator.uniform(-1, 1, open_at(batch, s)).astype("float32") for s in shapes]
     products_of_a_batch().check(name, *arrays)
