@@ -42,7 +42,8 @@ LossChoice: TypeAlias = str | Loss | Any | None
 """A name in `LOSSES`, one of `graphgrad.loss`, the name of a scalar output of the model, or a Relax
 function of the model's outputs and the targets that returns a scalar."""
 
-FORWARD = "forward"
+FORWARD = "graphgrad.forward"
+"""Name of the function. Names that begin with ``graphgrad.`` are not left to kernels of models."""
 _LOSS = "loss"
 
 
