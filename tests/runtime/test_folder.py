@@ -221,6 +221,10 @@ def recorded(
         (recorded(positions=(0, 99)), "as result 99"),
         (recorded(positions=(0, 2)), r"returns \[\[\], 'float64'\] as result 2"),
         (recorded(results=([[2], "float32"], RESULTS[1])), r"returns \[\[2\], 'float32'\]"),
+        (
+            recorded(results=([[], "float16"], RESULTS[1])),
+            r"returns \[\[\], 'float16'\] as result 0",
+        ),
         (recorded(results=(RESULTS[0], RESULTS[0])), r"returns \[\[\], 'float32'\] as result 1"),
         (recorded(overwritten=()), "neither returns nor overwrites some"),
         (recorded(overwritten=(*OVERWRITTEN, 15)), "neither returns nor overwrites some"),
