@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -28,6 +29,8 @@ STATE, LOADER = "state.safetensors", "exported_step"
 
 _GROUPS = ("params", "state", "window", "window_state", "accumulators", "loss_scale")
 """The names of groups of arrays that are no slots of an optimizer."""
+
+_ARCH = re.compile(r"sm_[0-9]{2,}[a-z]?")
 
 _TENSOR = {"name": is_text, "dtype": is_dtype, "shape": is_shape}
 
@@ -92,6 +95,9 @@ def fault(manifest: Mapping[str, Any]) -> str | None:
 def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yield where a manifest of the right form contradicts itself."""
     yield from _of_tensors(manifest)
+    target = manifest["target"]
+    if target["kind"] == "cuda" and not _ARCH.fullmatch(target.get("arch", "")):
+        yield f"target.arch is {target.get('arch')!r}"
     entries, files = manifest["entries"], manifest["files"]
     accumulate = manifest.get("accumulate", 1)
     if not entries or not accumulate:

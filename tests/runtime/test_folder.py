@@ -167,6 +167,8 @@ def test_a_file_of_another_size_is_not_read(folder):
         (lambda m: m["entries"][0]["functions"].update(step="no"), "has no function 'no'"),
         (lambda m: m["entries"][0]["functions"].update(end_of_window="step"), "micro-batches"),
         (lambda m: m.update(accumulate=0), "no micro-batches"),
+        (lambda m: m["target"].update(kind="cuda"), "target.arch is None"),
+        (lambda m: m["target"].update(kind="cuda", arch=""), "target.arch is ''"),
         (lambda m: m.update(host={}), "host.system is missing"),
         (lambda m: m.update(tvm=None), "tvm is None"),
         (lambda m: m.update(files=["step-0.so"]), "files is"),
