@@ -5,7 +5,8 @@ by the stride, and of a stage that merges them: ``y[i] = even[i // 2] if i % 2 =
 odd[i // 2]``. Such a stage is replaced by maps over the quotients, one for each combination of
 remainders. Each takes the results of one residue class, and so can be its epilogue
 (`lower/kernels/epilogue.py`). What else the stage computes, because fusion has put it there, goes
-into the maps as well.
+into the maps as well. A stage stays that merges classes without terms, as those of a strided window
+of one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import (
+    Load,
     Stage,
     buffer_of,
     is_among,
@@ -64,7 +66,9 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]
 
     def parts_of(stage: Stage, nest: Any) -> list[tuple[BufferView, Any]]:
         moduli = _moduli(stage, nest, internal)
-        return [] if moduli is None else _parts(block_of(nest), moduli)
+        parts = [] if moduli is None else _parts(block_of(nest), moduli)
+        # A class without terms would be one more pass over the whole tensor, to store zeros.
+        return parts if all(_read_any(nodes_in(part, Load), internal) for _, part in parts) else []
 
     return replace_by_parts(func, parts_of)
 
@@ -78,7 +82,7 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
     if stage.reduced or not stores_at_iterators(block):
         return None
     # Without a result of the kernel's own among its reads it merges no residue classes.
-    if not any(is_among(buffer_of(load), internal) for load in stage.loads):
+    if not _read_any(stage.loads, internal):
         return None
     divisors = _divisors(block.body.value)
     last = block.iter_vars[-1].var
@@ -90,6 +94,10 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
         for iterator, modulus in zip(block.iter_vars, moduli, strict=True)
     )
     return moduli if static_ranges and 1 < prod(moduli) <= _MAX_PARTS else None
+
+
+def _read_any(loads: Sequence[Any], buffers: Sequence[Any]) -> bool:
+    return any(is_among(buffer_of(load), buffers) for load in loads)
 
 
 def _divisors(value: Any) -> dict[Any, int]:

@@ -48,6 +48,9 @@ _WIDEST = 16
 MIN_POINTS = 1 << 14
 """Points from which on a thread gets more than one: fewer would leave most of a GPU idle."""
 
+_MAX_SHARERS = 16
+"""Points for each element of a tensor up to which its bytes count beside those of others."""
+
 _MAX_INDICES = 4
 """Lanes of a vector of indices, at most."""
 
@@ -62,15 +65,24 @@ def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
     """How many points of nested loops, outermost first, a thread should compute; 1 for no loop.
 
     So many as fill the widest access of the narrowest tensor, or half of them, if they divide the
-    points of some innermost loops.
+    points of some innermost loops. Tensors of few elements, such as a number or a flag for each
+    channel, do not decide: threads share them in near caches, and more lanes cost registers.
     """
     extents = [static(each.extent) for each in loops]
-    if None in extents or math.prod(extents) < MIN_POINTS:  # type: ignore[arg-type]
+    if None in extents or (points := math.prod(extents)) < MIN_POINTS:  # type: ignore[arg-type]
         return 1
-    lanes = wide_lanes(accesses)
-    while lanes > 1 and math.prod(extents) % lanes:  # type: ignore[arg-type]
+    accesses = list(accesses)
+    large = [each for each in accesses if _elements(each) * _MAX_SHARERS >= points]
+    lanes = wide_lanes(large or accesses)
+    while lanes > 1 and points % lanes:
         lanes //= 2
     return lanes
+
+
+def _elements(access: Any) -> float:
+    """The elements of what is accessed; infinitely many if their number is not known."""
+    extents = [static(extent) for extent in buffer_of(access).shape]
+    return math.inf if None in extents else math.prod(extents)  # type: ignore[arg-type]
 
 
 def is_vector_dtype(buffer: Any) -> bool:

@@ -49,7 +49,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {"taps missing"}))
 def test_phases_store_in_place(case, order):
     inputs, output = strided(*CASES[case], order=order)
     runs = run(inputs, [output])
@@ -67,14 +67,26 @@ def mapped(output, *others, body):
     return te.compute(output.shape, lambda *i: body(output(*i), *(t(*i) for t in others)))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("case", ["odd", "taps missing"])
-def test_a_map_behind_is_computed_with_each_phase(case, order):
+def run_with_map_behind(case, order):
     inputs, output = strided(*CASES[case], order=order)
     other = tensor(*[int(e) for e in output.shape], name="other")
-    result = mapped(output, other, body=lambda a, b: a * 2 + b)
-    runs = run([*inputs, other], [result])
+    runs = run([*inputs, other], [mapped(output, other, body=lambda a, b: a * 2 + b)])
     runs.agree()
+    return runs
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_classes_without_terms_are_not_stored_apart(order):
+    inputs, output = strided(*CASES["taps missing"], order=order)
+    assert not split_residues(te.create_prim_func([*inputs, output]))[1]
+    run(inputs, [output]).agree()
+    run_with_map_behind("taps missing", order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("case", ["odd", "three"])
+def test_a_map_behind_is_computed_with_each_phase(case, order):
+    runs = run_with_map_behind(case, order)
     assert not [name for name in names(runs.func) if name != "padded"]
 
 
