@@ -57,11 +57,12 @@ def run(
     values=None,
     then=lambda func: func,
     make=te.create_prim_func,
+    build=compile_library,
 ):
     """Run the function of TE tensors both ways on the same inputs, which are random if not given.
 
     `shapes`, for symbolic functions, gives the shape of each input and output; `then` is what is
-    made of the scheduled function; `make` makes the function as built.
+    made of the scheduled function; `make` makes the function as built; `build` compiles both.
     """
     func = make([*inputs, *outputs])
     scheduled = then(schedule_loops(func, UNIT))
@@ -71,7 +72,7 @@ def run(
             "scheduled": scheduled.with_attr("global_symbol", "scheduled"),
         }
     )
-    library = compile_library(mod, HOST)
+    library = build(mod, HOST)
     shapes = shapes or [[int(n) for n in t.shape] for t in (*inputs, *outputs)]
     if values is None:
         pairs = zip(shapes, inputs, strict=False)
