@@ -42,6 +42,7 @@ from graphgrad.lower.pipeline import PIPELINES, Lowering
 from graphgrad.ops.fused_attention import ATTENTION, GRADIENT
 from graphgrad.runtime.cudnn.plans import WORKSPACE_LIMIT, Plan
 from graphgrad.runtime.cudnn.problem import MATMUL, Problem
+from graphgrad.train.update import STEP
 
 PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
 SECONDS = 60.0
@@ -126,7 +127,7 @@ def planned(network: str, precision: str, device: str) -> Planned:
             result.own += not library_pays(answer)
         elif not _has_no_engine(problem):
             result.unplanned[_in_words(problem)] = answer
-    for call in nodes_in(attending["train_step"], tvm.ir.Call):
+    for call in nodes_in(attending[STEP], tvm.ir.Call):
         if str(getattr(call.op, "name", "")) in (ATTENTION, GRADIENT):
             result.unplanned[str(call.op.name)] = "it is no call of cuDNN"
     for plan in _plans(compiled):
@@ -138,7 +139,7 @@ def planned(network: str, precision: str, device: str) -> Planned:
 
 def _plans(mod: tvm.IRModule) -> Iterator[Plan]:
     """The plans of the calls of cuDNN in a step."""
-    for call in nodes_in(mod["train_step"], tvm.ir.Call):
+    for call in nodes_in(mod[STEP], tvm.ir.Call):
         if str(getattr(call.op, "name", "")) == "relax.call_dps_packed":
             texts = (x for x in call.args[1].fields if isinstance(x, tvm.ir.StringImm))
             yield from (Plan.from_json(str(text.value)) for text in texts)

@@ -23,12 +23,27 @@ from ..runtime.threads import threads
 from ..train.optimizer import SGD
 from ..train.step import train_step
 from .contender import Contender, ContenderError, take_turns
+from .left_out import check_left_out
 from .sample_batch import sample_batch
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 ROUNDS, TURN_SECONDS = 5, 1.0
 TOLERANCE = 1e-4
 """By how much, relative, initial losses may differ that are the same."""
+
+_PLAIN = {
+    "loss": "cross_entropy",
+    "precision": "float32",
+    "full_precision": None,
+    "memory": None,
+    "profile": False,
+    "predict": False,
+    "steps": None,
+    "target": "llvm",
+    "figure": None,
+    "constants": None,
+}
+"""The options that have no meaning for PyTorch, or for steps in turns, and their defaults."""
 
 OURS = "graphgrad"
 COMPILERS = ("g++", "clang++", "c++")
@@ -42,7 +57,7 @@ def compare(arguments: argparse.Namespace) -> int:
     ArgumentError
         PyTorch or a twin is missing, or an option asks for what only graphgrad does.
     """
-    _check_options(arguments)
+    check_left_out("--against torch compares plain steps", arguments, _PLAIN)
     require("torch")
     model = from_onnx(arguments.model)
     if len(model.inputs) != 1:
@@ -57,21 +72,6 @@ def compare(arguments: argparse.Namespace) -> int:
         results = _competed(_entrants(arguments, batch, examples.ndim == 4))
     _print(arguments, len(examples), results)
     return int(any("error" in result for result in results.values()))
-
-
-def _check_options(arguments: argparse.Namespace) -> None:
-    for name, plain in {
-        "loss": "cross_entropy",
-        "precision": "float32",
-        "memory": None,
-        "profile": False,
-        "predict": False,
-        "target": "llvm",
-        "figure": None,
-        "constants": None,
-    }.items():
-        if (getattr(arguments, name) or None) != (plain or None):
-            raise ArgumentError(f"--against torch compares plain steps; leave --{name} out")
 
 
 def _check_twin(proto: onnx.ModelProto) -> None:

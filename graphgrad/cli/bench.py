@@ -16,6 +16,7 @@ from ..train.recipe import recipe
 from ..train.step import DEFAULT_OPTIMIZER, train_step
 from .against import compare
 from .job import chosen_memory, chosen_precision
+from .left_out import check_left_out
 from .sample_batch import sample_batch
 
 DEFAULT_BATCH = 8
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             rules=arguments.rules,
         )
-        return profile(step, *batch, steps=arguments.steps)
+        return profile(step, *batch, steps=arguments.steps or DEFAULT_STEPS)
 
     without = profile_within(None) if budget is not None else None
     step_profile = profile_within(budget)
@@ -66,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     """Say what a step takes on a GPU that need not be there."""
-    if arguments.profile or arguments.figure is not None:
-        raise ArgumentError("--predict runs nothing: leave out --profile and --figure")
+    ignored = {"profile": False, "figure": None, "steps": None}
+    check_left_out("--predict runs nothing", arguments, ignored)
     model = from_onnx(arguments.model, constants=arguments.constants or ())
     made = recipe(
         model,

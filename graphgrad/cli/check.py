@@ -15,6 +15,7 @@ from ..frontend.onnx_import import from_onnx
 from ..report.progress import moving_line
 from ..report.table import show, table
 from ..train.npz import read_arrays
+from .left_out import check_left_out
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = from_onnx(arguments.model, constants=arguments.constants or ())
     inputs = read_arrays(Path(arguments.input)) if arguments.input is not None else None
     subject = of_model(model, inputs, np.random.default_rng(arguments.seed))
-    settings = Settings(order=arguments.order, seed=arguments.seed)
+    settings = Settings(order=arguments.order or 1, seed=arguments.seed)
     show = _Output(arguments.json)
     try:
         with _Progress() as progress:
@@ -38,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     """Compare what the nodes of a file compute with onnxruntime; return 1 if a value differs."""
+    ignored = {"order": None, "constants": None}
+    check_left_out("--against onnxruntime compares values", arguments, ignored)
     inputs = read_arrays(Path(arguments.input)) if arguments.input is not None else None
     generator = np.random.default_rng(arguments.seed)
     as_table = not arguments.json and sys.stdout.isatty()

@@ -338,7 +338,7 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
     add = command.add_argument
     add("model", metavar="MODEL", help="ONNX file")
     add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
-    add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
+    add("--order", type=int, choices=[1, 2], help="2: the gradient's gradient too")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
     add("--against", choices=["onnxruntime"], help="compare values with it, not gradients")
     _add_constants(command)
@@ -385,6 +385,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
         help="replaced if it is there; default: %(default)s",
     )
     _add_sample_step(command, least_steps=index)
+    command.set_defaults(steps=cli_bench.DEFAULT_STEPS)
     for option, effect in (("--wrt", "trains"), ("--freeze", "does not train")):
         add(option, action="append", metavar="NAME", help=f"weight that {effect}, as of train")
     _add_constants(command)
@@ -409,9 +410,8 @@ def _add_sample_step(
     add(
         "--steps",
         type=least_steps or count,
-        default=cli_bench.DEFAULT_STEPS,
         metavar="N",
-        help="steps that are timed; default: %(default)s",
+        help=f"steps that are timed; default: {cli_bench.DEFAULT_STEPS}",
     )
     add(
         "--loss",

@@ -8,15 +8,29 @@ from pathlib import Path
 
 from ..frontend.model import Model
 from ..frontend.onnx_import import from_onnx
+from ..precision.choice import FULL
 from ..profile.html import check_report_path, report_page, write_report
 from ..profile.profile import Profile, profile
 from ..profile.text import timing_text
 from ..report.graph import Subject
 from ..train.step import train_step
-from .job import chosen_memory, chosen_precision, freeze_matching, matching
+from .bench import DEFAULT_BATCH
+from .job import Settings, chosen_memory, chosen_precision, freeze_matching, matching
+from .left_out import check_left_out
 from .sample_batch import sample_batch
 
 DEFAULT_OUT = "graphgrad-report.html"
+
+_OF_STEPS = {
+    "data": None,
+    "batch": DEFAULT_BATCH,
+    "loss": Settings().loss,
+    "target": Settings().target,
+    "precision": FULL,
+    "full_precision": None,
+    "memory": None,
+}
+"""The options that say how steps are made, and their defaults."""
 
 DESCRIPTION = """\
 Write what is known of a model and its training step into one HTML page that needs no network: the
@@ -40,6 +54,8 @@ examples:
 def run(arguments: argparse.Namespace) -> int:
     """Write the report of a model; return 1 if a gradient is missing."""
     path = check_report_path(arguments.out)
+    if not arguments.steps:
+        check_left_out("--steps 0 makes no step", arguments, _OF_STEPS)
     model = from_onnx(arguments.model, constants=arguments.constants or ())
     if arguments.freeze:
         model = freeze_matching(model, arguments.freeze)

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..tvm_fixes.hooks import set_type
 from .compile_lock import COMPILE_LOCK
 from .inline import straight_line
 from .program import Program, begin_program, emit_binding, emit_program, substitute
@@ -50,10 +51,8 @@ def write_function(
     ArgumentError
         The module has a function of that name.
     """
-    existing = {variable.name_hint for variable in mod.get_global_vars()}
-    if name in existing:
-        raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
     written = _written(mod, name, params, body, pure, dataflow)
+    existing = {variable.name_hint for variable in mod.get_global_vars()}
     extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
     for variable in written.get_global_vars():
         if variable.name_hint == name or variable.name_hint not in existing:
@@ -185,6 +184,8 @@ def _written(
     dataflow: bool,
 ) -> tvm.IRModule:
     """A new module of a new function and of whatever it uses of a given module."""
+    if any(variable.name_hint == name for variable in mod.get_global_vars()):
+        raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
     with COMPILE_LOCK, builder.function(name, list(params), pure=pure):
@@ -193,9 +194,24 @@ def _written(
                 result = _outputs(builder, body(emitter), set(params))
         else:
             result = expression_of(body(emitter))
-        builder.emit_func_output(result)
+        variable = builder.emit_func_output(result)
+    written = _renamed(builder.get(), variable, name)
     # This also drops functions that the new one does not use.
-    return relax.transform.DeadCodeElimination([name])(builder.get())
+    return relax.transform.DeadCodeElimination([name])(written)
+
+
+def _renamed(mod: tvm.IRModule, variable: Any, name: str) -> tvm.IRModule:
+    """The module with a function, which nothing calls, under a name that may have dots.
+
+    The builder writes ``_`` in place of ``.``.
+    """
+    if variable.name_hint == name:
+        return mod
+    renamed = tvm.ir.GlobalVar(name)
+    set_type(renamed, variable.ty)
+    functions = dict(mod.functions.items())
+    functions[renamed] = functions.pop(variable)
+    return tvm.IRModule(functions, attrs=mod.attrs)
 
 
 def _outputs(builder: relax.BlockBuilder, value: Any, params: set[Any]) -> Any:

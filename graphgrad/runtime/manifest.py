@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -28,6 +29,8 @@ STATE, LOADER = "state.safetensors", "exported_step"
 
 _GROUPS = ("params", "state", "window", "window_state", "accumulators", "loss_scale")
 """The names of groups of arrays that are no slots of an optimizer."""
+
+_ARCH = re.compile(r"sm_[0-9]{2,}[a-z]?")
 
 _TENSOR = {"name": is_text, "dtype": is_dtype, "shape": is_shape}
 
@@ -55,7 +58,9 @@ _ENTRY = {
         {**_TENSOR, "range": or_none([is_number]), "ignored": or_none(is_number)},
     ),
     "seeded": is_flag,
-    "recorded?": each(_RECORDED),  # the first two formats have none
+    # The first two formats have neither of these.
+    "loss?": is_dtype,
+    "recorded?": each(_RECORDED),
 }
 
 _MANIFEST = {
@@ -90,6 +95,9 @@ def fault(manifest: Mapping[str, Any]) -> str | None:
 def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yield where a manifest of the right form contradicts itself."""
     yield from _of_tensors(manifest)
+    target = manifest["target"]
+    if target["kind"] == "cuda" and not _ARCH.fullmatch(target.get("arch", "")):
+        yield f"target.arch is {target.get('arch')!r}"
     entries, files = manifest["entries"], manifest["files"]
     accumulate = manifest.get("accumulate", 1)
     if not entries or not accumulate:
@@ -146,7 +154,7 @@ def _of_recorded(
             yield f"{where}.{role} returns {len(returned['results'])} results, as {positions}"
         if role == "step" and positions[:1] != [0]:
             yield f"{where}.{role} returns no loss"
-        forms = _forms(role, manifest, returned["results"])
+        forms = _forms(role, entry, manifest)
         if len(positions) + len({*overwritten}) != len(forms):
             yield f"{where}.{role} neither returns nor overwrites some of its results"
         for position, form in zip(positions, returned["results"], strict=True):
@@ -154,13 +162,12 @@ def _of_recorded(
                 yield f"{where}.{role} returns {form} as result {position}"
 
 
-def _forms(role: str, manifest: Mapping[str, Any], given: Sequence[Any]) -> list[Any]:
-    """The shapes and dtypes of all results of a function, of which a few are `given`."""
+def _forms(role: str, entry: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[Any]:
+    """The shapes and dtypes of all results of a function that is recorded."""
     described = Description.of(manifest)
     is_part = role == "step" and manifest.get("accumulate", 1) > 1
     types = described.added() if is_part else described.replaced()
-    # The dtype of a loss is that of the outputs, of which a manifest has the names alone.
-    loss = [[[], given[0][1]]] if role == "step" else []
+    loss: list[Any] = [[[], entry.get("loss")]] if role == "step" else []
     return [*loss, *([list(ty.shape), ty.dtype] for ty in types)]
 
 

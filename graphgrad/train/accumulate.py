@@ -37,8 +37,8 @@ from .loss_scale import LossScale
 from .optimizer import Optimizer
 from .update import Update, allow_donations
 
-MICRO_BATCH = "micro_batch"
-END_OF_WINDOW = "end_of_window"
+MICRO_BATCH = "graphgrad.micro_batch"
+END_OF_WINDOW = "graphgrad.end_of_window"
 
 
 class OpenWindow:

@@ -42,9 +42,6 @@ from .shapes import Shaped
 InputShapes = Mapping[str, Sequence[int]]
 """Shapes by input name."""
 
-EVALUATE = "graphgrad.evaluate"
-"""Name of the inference function in a library."""
-
 
 def export_step(
     model: Model,
@@ -242,14 +239,14 @@ def _write_library(
 ) -> dict[str, Any]:
     """Write the library for some input shapes; return what the manifest says of it."""
     forward = step_recipe.forward(shapes.values())
-    functions = {"step": step_recipe.step_name, "evaluate": EVALUATE}
+    functions = {"step": step_recipe.step_name, "evaluate": FORWARD}
     mod = _add_evaluation(step_recipe.step(forward), step_recipe.evaluation(shapes.values()))
     if step_recipe.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         mod.update(step_recipe.end_of_window())
     budget = step_recipe.step_budget()
     is_cuda = str(step_recipe.target.kind.name) == "cuda"
-    updating = [name for name in functions.values() if name != EVALUATE]
+    updating = [name for name in functions.values() if name != FORWARD]
     records = is_cuda and step_recipe.cuda_graph
     executable, facts = compile_finished(
         mod,
@@ -299,14 +296,13 @@ def _to_record(
 def _add_evaluation(step: tvm.IRModule, evaluation: tvm.IRModule) -> tvm.IRModule:
     """The step's module with the inference function of the model added."""
     # Kernels of one name are those of the model, which both modules hold.
-    functions = dict(step.functions.items())
-    names_in_step = {variable.name_hint for variable in functions}
-    for variable, function in evaluation.functions.items():
-        if variable.name_hint == FORWARD:
-            functions[tvm.ir.GlobalVar(EVALUATE)] = function
-        elif variable.name_hint not in names_in_step:
-            functions[variable] = function
-    return tvm.IRModule(functions)
+    names_in_step = {variable.name_hint for variable in step.get_global_vars()}
+    added = {
+        variable: function
+        for variable, function in evaluation.functions.items()
+        if variable.name_hint not in names_in_step
+    }
+    return tvm.IRModule({**step.functions, **added})
 
 
 def _write_kernels(folder: Path, library: Path, executable: Any, arch: str) -> None:

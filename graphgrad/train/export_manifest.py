@@ -50,6 +50,7 @@ def describe_entry(
         "inputs": [_described(name, types[name].dtype, shapes[name]) for name in types],
         "targets": _targets(made, forward),
         "seeded": forward.seeded,
+        "loss": forward.loss_dtype,
     }
 
 

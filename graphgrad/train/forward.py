@@ -42,7 +42,8 @@ LossChoice: TypeAlias = str | Loss | Any | None
 """A name in `LOSSES`, one of `graphgrad.loss`, the name of a scalar output of the model, or a Relax
 function of the model's outputs and the targets that returns a scalar."""
 
-FORWARD = "forward"
+FORWARD = "graphgrad.forward"
+"""Name of the function. Names that begin with ``graphgrad.`` are not left to kernels of models."""
 _LOSS = "loss"
 
 
@@ -251,6 +252,11 @@ class Forward:
         """The position of the first parameter of the model among those of the program."""
         return len(self.model.inputs) + (self.targets is not None)
 
+    @property
+    def loss_dtype(self) -> str:
+        """The dtype of the loss."""
+        return str(self.program.result.ty.fields[0].dtype)
+
     @cached_property
     def seeded(self) -> bool:
         """Whether it takes a seed: it drops values."""
@@ -292,11 +298,9 @@ class Forward:
         """
         replacement = dict(zip(self.state, statistics or self.state, strict=True))
         arguments = [replacement.get(param, param) for param in self.program.params]
-        loss_type, *_ = self.program.result.ty.fields
-        dtype = str(loss_type.dtype)
-        seed = emitter.full(1.0, [], dtype)
+        seed = emitter.full(1.0, [], self.loss_dtype)
         if scale is not None:
-            seed = emitter.lift(scale.scale).astype(dtype)
+            seed = emitter.lift(scale.scale).astype(self.loss_dtype)
         # Outputs and new statistics have no cotangent.
         result, weight_gradients = gradients.emit(emitter, [seed, None, None], arguments)
         if scale is not None:

@@ -21,7 +21,7 @@ from .groups import by_parameter
 from .loss_scale import LossScale
 from .optimizer import Optimizer
 
-STEP = "train_step"
+STEP = "graphgrad.train_step"
 
 
 def build_step(

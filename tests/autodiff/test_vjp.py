@@ -228,6 +228,16 @@ def test_function_without_float_output_is_refused():
         gg.vjp(mod)
 
 
+def test_a_name_may_have_dots():
+    mod = function(lambda builder, x: builder.emit(relax.op.sin(x)), ((3,), F64))
+    mod = tvm.IRModule({"net.loss": mod["main"].with_attr("global_symbol", "net.loss")})
+    (x,) = arrays((3,))
+    once = gg.vjp(mod, "net.loss")
+    _, gradient = run(once, "net.loss_vjp", x, np.ones(3))
+    np.testing.assert_allclose(gradient, np.cos(x))
+    assert "net.loss_vjp_vjp" in {v.name_hint for v in gg.vjp(once, "net.loss_vjp").functions}
+
+
 def test_existing_name_is_refused():
     mod = function(lambda builder, x: builder.emit(relax.op.exp(x)), ((2,), F64))
     with pytest.raises(gg.ArgumentError, match="function 'main_vjp' already"):

@@ -52,7 +52,15 @@ def test_what_has_no_twin_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "option", [["--loss", "mse"], ["--precision", "bfloat16"], ["--memory", "0.5"], ["--profile"]]
+    "option",
+    [
+        ["--loss", "mse"],
+        ["--precision", "bfloat16"],
+        ["--full-precision", "node"],
+        ["--memory", "0.5"],
+        ["--profile"],
+        ["--steps", "10"],
+    ],
 )
 def test_what_only_graphgrad_does_is_refused(path, capsys, option):
     assert main(["bench", path, "--against", "torch", *option]) == 2

@@ -60,6 +60,8 @@ def test_values_are_drawn_for_a_loss_of_values(path, capsys):
         (["--figure", "a.svg"], "--figure draws a profile; give --profile too"),
         (["--profile", "--figure", "a.gif"], "must end in .png or .svg"),
         (["--loss", "none"], "loss='none' is unknown"),
+        (["--predict", "--steps", "10"], "--predict runs nothing; leave --steps out"),
+        (["--predict", "--profile"], "--predict runs nothing; leave --profile out"),
     ],
 )
 def test_bad_usage(path, capsys, arguments, error):

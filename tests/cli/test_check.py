@@ -154,6 +154,12 @@ def test_the_first_value_that_differs_is_named(path, capsys, wrong_gemm, tmp_pat
     assert "the first that differs: Gemm 'fc2'" in output.err
 
 
+@pytest.mark.parametrize("option", [["--order", "1"], ["--constants", "fc1.weight"]])
+def test_what_a_comparison_of_values_would_ignore(path, capsys, option):
+    assert main(["check", path, "--against", "onnxruntime", *option]) == 2
+    assert f"leave {option[0]} out" in capsys.readouterr().err
+
+
 def test_a_comparison_without_onnxruntime(path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["check", path, "--against", "onnxruntime"]) == 2

@@ -46,6 +46,12 @@ def test_json_and_options(path, tmp_path, capsys):
     assert "derived" in {node["origin"] for node in facts["graph"]["nodes"]}
 
 
+@pytest.mark.parametrize("option", [["--memory", "0.5"], ["--batch", "4"], ["--data", "d.npz"]])
+def test_what_a_report_without_steps_would_ignore(path, capsys, option):
+    assert main(["report", path, "--steps", "0", *option]) == 2
+    assert f"leave {option[0]} out" in capsys.readouterr().err
+
+
 def test_without_steps_nothing_is_compiled(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("graphgrad.cli.report.train_step", None)
     assert main(["report", path, "--steps", "0", "--wrt", "fc2.*"]) == 0

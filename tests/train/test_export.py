@@ -12,16 +12,22 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import tvm
+from tvm import relax, te
 from tvm.support import cc
+from tvm_ffi import structural_map
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, ExportError, InputError
-from graphgrad.runtime import files
+from graphgrad.runtime import ExportedStep, files
 from graphgrad.runtime.files import replace_file
 from graphgrad.train import export as module
+from graphgrad.train.forward import FORWARD
+from graphgrad.tvm_fixes.hooks import set_type
 from tests import derived_nets
 from tests.exports import run_alone
 from tests.frontend.graphs import random
+from tests.train.nets import module as net
 from tests.train.nets import perceptron
 
 SHAPES = {"input": (2, 4)}
@@ -278,6 +284,50 @@ DERIVED = {
     "tensor expression": (derived_nets.te_op, (derived_nets.FEATURES,)),
     "loop": (derived_nets.scan, (derived_nets.TIMES, derived_nets.FEATURES)),
 }
+
+
+def calling_kernels(*names):
+    """A model that multiplies by a weight and calls kernels of these names, which multiply by 2."""
+
+    def build(builder, x, w):
+        x = builder.emit(relax.op.multiply(x, w))
+        for name in names:
+            x = builder.emit_te(double, x, primfunc_name_hint=name)
+        return x
+
+    def double(x):
+        return te.compute(x.shape, lambda *index: x[index] * 2.0, "double")
+
+    mod = net(build, x=([2, 3], "float32"), w=([3], "float32"))
+    return gg.Model(mod, {"w": np.ones(3, "float32")})
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_kernels_of_any_name(tmp_path, accumulate):
+    """The functions that steps are made of, and what is exported, have names of their own."""
+    model = calling_kernels("forward", "forward_vjp", "train_step", "micro_batch", "evaluate")
+    x, y = random(2, 3), np.array([0, 2])
+    step = gg.train_step(model, optimizer=gg.optim.SGD(0.1), accumulate=accumulate)
+    gg.export_step(model, tmp_path / "e", optimizer=gg.optim.SGD(0.1), accumulate=accumulate)
+    exported = ExportedStep(tmp_path / "e")
+    for _ in range(accumulate):
+        assert float(step(x, y)) == float(exported(x, y))
+    np.testing.assert_array_equal(exported.params["w"], step.params["w"])
+    assert (step.params["w"] != 1).any()
+    (output,) = step.evaluate(x).values()
+    np.testing.assert_allclose(output, 32 * x * step.params["w"], rtol=1e-6)
+    np.testing.assert_array_equal(next(iter(exported.evaluate(x).values())), output)
+
+
+def test_a_kernel_named_like_a_function_of_ours():
+    model = calling_kernels("kernel")
+    (old,) = (each for each in model.mod.functions if each.name_hint == "kernel")
+    new = tvm.ir.GlobalVar(FORWARD)
+    set_type(new, old.ty)
+    main = structural_map(model.mod["main"], (tvm.ir.GlobalVar, {old: new}.get))
+    model.mod = tvm.IRModule({"main": main, new: model.mod[old]})
+    with pytest.raises(ArgumentError, match=r"has a function 'graphgrad\.forward' already"):
+        gg.train_step(model)(random(2, 3), np.array([0, 2]))
 
 
 @pytest.mark.parametrize("name", DERIVED)

@@ -6,6 +6,8 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.ir.tensor import type_shape
 from graphgrad.layout.choice import MODEL_LAYOUT
+from graphgrad.train.accumulate import END_OF_WINDOW, MICRO_BATCH
+from graphgrad.train.forward import FORWARD
 from graphgrad.train.recipe import recipe
 from tests.train.nets import module, normalized, perceptron
 
@@ -28,13 +30,13 @@ def test_functions_take_weights_as_they_are_stored():
     assert given.layout.storage == {"conv.weight": (2, 3, 1, 0)}
     forward = given.forward([(2, 2, 5, 5)])
     assert shapes_of(forward.program.params, "x", "conv.weight") == [[2, 2, 5, 5], STORED]
-    evaluation = given.evaluation([(2, 2, 5, 5)])["forward"]
+    evaluation = given.evaluation([(2, 2, 5, 5)])[FORWARD]
     assert shapes_of(evaluation.params, "conv.weight") == [STORED]
     names = ["conv.weight", "momentum.conv.weight", "accumulator.conv.weight"]
-    end = given.end_of_window()["end_of_window"]
+    end = given.end_of_window()[END_OF_WINDOW]
     assert shapes_of(end.params, *names) == [STORED] * 3
     names = ["conv.weight", "accumulator.conv.weight"]
-    step = given.step(forward)["micro_batch"]
+    step = given.step(forward)[MICRO_BATCH]
     assert shapes_of(step.params, *names) == [STORED] * 2
 
 

@@ -12,6 +12,7 @@ import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import AliasError, ArgumentError, CheckpointError, InputError
 from graphgrad.memory.donation import DONATED_DONE
+from graphgrad.train.update import STEP
 from tests.frontend.graphs import random
 from tests.peers import peer
 from tests.train.nets import held, module, normalized, perceptron, staged
@@ -117,7 +118,7 @@ def test_every_donation_is_honored():
     class Watch:
         def run_after_pass(self, mod, info):
             if info.name == "graphgrad.donate":
-                done.extend(mod["train_step"].attrs[DONATED_DONE])
+                done.extend(mod[STEP].attrs[DONATED_DONE])
 
     with tvm.transform.PassContext(instruments=[Watch()]):
         gg.train_step(perceptron(), optimizer=MOMENTUM)(*batch())

@@ -14,6 +14,8 @@ from graphgrad import models
 from graphgrad.ir.write import write_program
 from graphgrad.layout.choice import MODEL_LAYOUT
 from graphgrad.runtime import ExportedStep
+from graphgrad.train.forward import FORWARD
+from graphgrad.train.update import STEP
 from tests.frontend.graphs import model_of, random
 
 ADAM = gg.optim.AdamW(
@@ -197,7 +199,7 @@ def test_what_a_resnet_permutes(name):
     """The images, once; no value of the network, and no gradient."""
     made = gg.train_step(gg.from_onnx(getattr(models, name)(batch=2)))._recipe
     forward = made.forward([])
-    written = write_program(forward.program, "forward")
-    assert permutations(written, "forward") == [(2, 224, 224, 3)]
-    assert permutations(made.step(forward), "train_step") == [(2, 224, 224, 3)]
-    assert permutations(made.evaluation([]), "forward") == [(2, 224, 224, 3)]
+    written = write_program(forward.program, FORWARD)
+    assert permutations(written, FORWARD) == [(2, 224, 224, 3)]
+    assert permutations(made.step(forward), STEP) == [(2, 224, 224, 3)]
+    assert permutations(made.evaluation([]), FORWARD) == [(2, 224, 224, 3)]

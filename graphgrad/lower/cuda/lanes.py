@@ -48,6 +48,9 @@ _WIDEST = 16
 MIN_POINTS = 1 << 14
 """Points from which on a thread gets more than one: fewer would leave most of a GPU idle."""
 
+_MAX_SHARERS = 16
+"""Points for each element of a tensor up to which its bytes count beside those of others."""
+
 _MAX_INDICES = 4
 """Lanes of a vector of indices, at most."""
 
@@ -65,12 +68,28 @@ def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
     points of some innermost loops.
     """
     extents = [static(each.extent) for each in loops]
-    if None in extents or math.prod(extents) < MIN_POINTS:  # type: ignore[arg-type]
+    if None in extents or (points := math.prod(extents)) < MIN_POINTS:  # type: ignore[arg-type]
         return 1
-    lanes = wide_lanes(accesses)
-    while lanes > 1 and math.prod(extents) % lanes:  # type: ignore[arg-type]
+    lanes = wide_lanes(large(accesses, points))
+    while lanes > 1 and points % lanes:
         lanes //= 2
     return lanes
+
+
+def large(accesses: Iterable[Any], points: int) -> list[Any]:
+    """The accesses whose tensors decide how many lanes a thread has; all if none is large.
+
+    Not those of few elements, such as a number or a flag for each channel: threads share them in
+    near caches, and more lanes cost registers.
+    """
+    accesses = list(accesses)
+    return [a for a in accesses if _elements(a) * _MAX_SHARERS >= points] or accesses
+
+
+def _elements(access: Any) -> float:
+    """The elements of what is accessed; infinitely many if their number is not known."""
+    extents = [static(extent) for extent in buffer_of(access).shape]
+    return math.inf if None in extents else math.prod(extents)  # type: ignore[arg-type]
 
 
 def is_vector_dtype(buffer: Any) -> bool:

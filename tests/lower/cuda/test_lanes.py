@@ -49,6 +49,23 @@ def test_elements_of_several_rows(shape, kind):
     assert wide(source(scaled, shape, shape[1:2]), kind) == (1, 1)
 
 
+def test_flags_of_channels_do_not_widen_maps():
+    """Sixteen lanes of float32 would fill registers, for a tensor that all threads share."""
+
+    def chosen(x, flags):
+        def element(i, c):
+            flag = flags(c) if len(flags.shape) == 1 else flags(i, c)
+            return tirx.Select(flag, x(i, c), tirx.const(0.0))
+
+        return te.compute(x.shape, element)
+
+    def loads_and_stores(shape):
+        return wide(cuda_source(program(chosen, [(4096, 64), shape], ["float32", "bool"])))
+
+    assert loads_and_stores((64,)) == (1, 1)
+    assert loads_and_stores((4096, 64)) == (4, 4)
+
+
 @T.prim_func(private=True, s_tir=True)
 def chosen_in_vectors(x: T.Buffer((64,)), flags: T.Buffer((64,), "bool"), y: T.Buffer((64,))):
     T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True})
