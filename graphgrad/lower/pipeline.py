@@ -54,6 +54,7 @@ from .cuda.library.attention import call_attention_library
 from .cuda.library.select import absence as library_absence
 from .cuda.library.select import call_libraries
 from .cuda.library.transpositions import move_transpositions
+from .cuda.max_pool import find_maxima
 from .cuda.row_chains import GPU
 from .cuda.small_maps import attach_small_maps
 from .cuda.sorting import sort_on_device
@@ -94,6 +95,7 @@ PASSES: list[Entry] = [
     compute_attention_in_blocks,
     compute_in_row_blocks,
     fold_permutations,
+    find_maxima,
     When("libraries", [call_attention_library, move_transpositions, call_libraries]),
     accumulate_early,
     name_inner_tuples,

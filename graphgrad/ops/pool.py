@@ -257,6 +257,36 @@ def _maxima(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> te.Tensor:
     return te.compute(shape, lambda *i: maximum(read(i, taps), axis=taps), name="max_pool")
 
 
+def max_with_index(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> list[te.Tensor]:
+    """The maxima of the windows of floats, and the taps of the first of them.
+
+    They are those of `max_pool` and of `max_pool_index`, found in one pass: a term takes the place
+    of the result so far if it is larger, if it is the first NaN, or if there was no element before.
+    `shape` is that of the maxima, in the layout of x.
+    """
+    pool = Pool.of(attrs)
+    dtype, index_dtype = str(x.dtype), pool.index_dtype
+    none = tirx.const(number_of_taps(pool), index_dtype)
+
+    def first(a: Any, b: Any) -> Any:
+        is_new = tirx.any(a[1] == none, b[0] > a[0], tirx.all(is_nan(b[0]), tirx.Not(is_nan(a[0]))))
+        return tuple(tirx.Select(is_new, new, old) for old, new in zip(a, b, strict=True))
+
+    reducer = te.comm_reducer(
+        first, lambda *_: (minus_infinity(dtype), none), name="maximum_and_place"
+    )
+    extents = pool.spatial(x.shape)
+    taps = pool.reduce_axes()
+    read = _window_reader(attrs, shape, x, minus_infinity(dtype))
+
+    def element(*indices: Any) -> Any:
+        is_inside = inside(pool.positions(pool.spatial(indices), taps), extents)
+        number = tirx.if_then_else(is_inside, pool.tap_number(taps), none)
+        return reducer((read(indices, taps), number), axis=taps)
+
+    return te.compute(shape, element, name="max_pool")
+
+
 @legalization(*_AVERAGE)
 def lower_avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower an average pooling: half precision adds up in float32."""

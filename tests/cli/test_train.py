@@ -61,6 +61,10 @@ def built_in(monkeypatch):
 
 @pytest.fixture
 def task(tmp_path) -> list[str]:
+    return written_task(tmp_path)
+
+
+def written_task(folder: Path) -> list[str]:
     """A network with batch norm and dropout, and data for it, as arguments of the command line."""
     generator = np.random.default_rng(0)
 
@@ -87,11 +91,11 @@ def task(tmp_path) -> list[str]:
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, tmp_path / "net.onnx")
+    onnx.save(model, folder / "net.onnx")
     x = generator.standard_normal((80, 4)).astype(np.float32)
     y = (x[:, 0] > 0) + (x[:, 1] > 0).astype(np.int64)
-    np.savez(tmp_path / "data.npz", x=x[:64], y=y[:64], x_test=x[64:], y_test=y[64:])
-    return [str(tmp_path / "net.onnx"), "--data", str(tmp_path / "data.npz")]
+    np.savez(folder / "data.npz", x=x[:64], y=y[:64], x_test=x[64:], y_test=y[64:])
+    return [str(folder / "net.onnx"), "--data", str(folder / "data.npz")]
 
 
 def train(*arguments: str, out: Path) -> int:
@@ -137,11 +141,18 @@ def kill() -> None:
     raise Killed
 
 
-@pytest.fixture
-def straight(task, tmp_path) -> tuple:
-    """The results of a run that nothing interrupts."""
-    assert train(*task, *TINY, *ADAMW, out=tmp_path / "straight") == 0
-    return results(tmp_path / "straight")
+@pytest.fixture(scope="module")
+def straight_folder(tmp_path_factory) -> Path:
+    """Where a run of the same task has written that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("straight")
+    assert train(*written_task(folder), *TINY, *ADAMW, out=folder / "out") == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def straight(straight_folder) -> tuple:
+    """Its results."""
+    return results(straight_folder)
 
 
 ADAMW = ["--optimizer", "adamw", "--lr", "0.02", "--accumulate", "2", "--batch", "8"]
@@ -180,7 +191,9 @@ def test_a_killed_run_goes_on_from_what_save_every_left(
     assert record(out)["save_every"] == every
 
 
-def test_a_run_that_is_killed_among_the_last_renames_has_all_names(task, tmp_path, straight):
+def test_a_run_that_is_killed_among_the_last_renames_has_all_names(
+    task, tmp_path, straight, straight_folder
+):
     out = tmp_path / "out"
     names = []
 
@@ -193,7 +206,7 @@ def test_a_run_that_is_killed_among_the_last_renames_has_all_names(task, tmp_pat
     assert not (out / "checkpoint.safetensors").exists()
     assert train("--resume", out=out) == 0
     assert results(out) == straight
-    for folder in (out, tmp_path / "straight"):
+    for folder in (out, straight_folder):
         assert {path.name for path in folder.glob("checkpoint*")} == {
             "checkpoint.safetensors",
             "checkpoint.previous.safetensors",
@@ -355,10 +368,12 @@ def test_real_processes(task, tmp_path):
     for line in run.stdout:
         if json.loads(line)["event"] == "epoch":
             break
+    run.send_signal(signal.SIGSTOP)  # it is there; meanwhile the others have the processor
     second = start(*long, *out, stdout=subprocess.DEVNULL)
     _, errors = second.communicate(timeout=120)
     assert second.returncode == 2
     assert f"another run writes to {tmp_path / 'out'} (process {run.pid})" in errors
+    run.send_signal(signal.SIGCONT)
     run.send_signal(signal.SIGTERM)
     output, errors = run.communicate(timeout=120)
     last = json.loads(output.splitlines()[-1])

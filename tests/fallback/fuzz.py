@@ -23,7 +23,6 @@ from tvm import relax, tirx
 
 import graphgrad as gg
 from graphgrad.check import flat
-from graphgrad.check.machine import UNOPTIMIZED
 from graphgrad.errors import GraphGradError
 from graphgrad.fallback import create_prim_func
 from graphgrad.ir.arrays import to_tensor
@@ -33,6 +32,7 @@ from tests.fallback.interpreter import evaluate
 from tests.fallback.judge import DisagreementError, judge, with_heads
 from tests.fallback.programs import Program, random_program
 from tests.fallback.source import source
+from tests.running import compile_library
 
 _NO_LEAST = {"SMALL": 1, "SMALL_STEP": 1}
 
@@ -95,7 +95,7 @@ def _run(
         tvm.runtime.tensor(np.full([int(e) for e in r.shape], np.nan, str(r.dtype)))
         for r in results
     ]
-    tvm.compile(func, target=UNOPTIMIZED)(*map(tvm.runtime.tensor, arrays), *outputs)
+    compile_library(func)(*map(tvm.runtime.tensor, arrays), *outputs)
     return [output.numpy() for output in outputs]
 
 

@@ -18,7 +18,6 @@ import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
-from graphgrad.check.machine import UNOPTIMIZED
 from graphgrad.fallback.graph import outputs_of, replace_inputs, sources
 from graphgrad.fallback.scatter import Scatter, scatters_of
 from graphgrad.fallback.walk import (
@@ -31,6 +30,7 @@ from graphgrad.fallback.walk import (
     postorder,
     tensor_key,
 )
+from tests.running import compile_library
 
 _ABSURD = -(10**9)
 
@@ -186,7 +186,7 @@ def _compiled(op: Any, values: dict[Any, np.ndarray]) -> list[np.ndarray]:
     inputs = [te.placeholder(t.shape, str(t.dtype), name=t.op.name) for t in op.input_tensors]
     replaced = {tensor_key(t): p for t, p in zip(op.input_tensors, inputs, strict=True)}
     results = outputs_of(replace_inputs(op, replaced))
-    executable = tvm.compile(te.create_prim_func([*inputs, *results]), target=UNOPTIMIZED)
+    executable = compile_library(te.create_prim_func([*inputs, *results]))
     arrays = [tvm.runtime.tensor(values[tensor_key(t)]) for t in op.input_tensors]
     outputs = [
         tvm.runtime.empty([int(e) for e in result.shape], str(result.dtype)) for result in results

@@ -3,8 +3,8 @@
 import numpy as np
 import tvm
 
-from graphgrad.check.machine import UNOPTIMIZED
 from tests.fallback.interpreter import numpy_dtype
+from tests.running import compile_library
 
 
 def run(func, *arguments):
@@ -14,7 +14,7 @@ def run(func, *arguments):
 
 def executable(func):
     """Compile a function; the result is called like `run`."""
-    call = tvm.compile(func, target=UNOPTIMIZED)
+    call = compile_library(func)
 
     def called(*arguments):
         given = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]

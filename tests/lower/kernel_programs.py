@@ -11,6 +11,7 @@ from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.tuning import processor_of
 from graphgrad.lower.target import target
 from tests.guarded_memory import guarded_tensor
+from tests.running import compile_library
 
 HOST = target({"kind": "llvm", "opt-level": 0})
 UNIT = processor_of(HOST)
@@ -70,7 +71,7 @@ def run(
             "scheduled": scheduled.with_attr("global_symbol", "scheduled"),
         }
     )
-    library = tvm.compile(mod, target=HOST)
+    library = compile_library(mod, HOST)
     shapes = shapes or [[int(n) for n in t.shape] for t in (*inputs, *outputs)]
     if values is None:
         pairs = zip(shapes, inputs, strict=False)

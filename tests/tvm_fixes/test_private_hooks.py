@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,14 @@ def is_tvm(module):
     return module.partition(".")[0] in ("tvm", "tvm_ffi")
 
 
-def private_uses(tree):
-    """Yield the nodes that name something private of TVM."""
-    known = of_tvm(tree)
+@cache
+def private_uses(path):
+    """The nodes of a module that name something private of TVM."""
+    tree = ast.parse(path.read_text())
+    return list(private_nodes(tree, of_tvm(tree)))
+
+
+def private_nodes(tree, known):
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level and is_tvm(node.module):
             if any(a.name.startswith("_") for a in node.names):
@@ -55,7 +61,7 @@ def test_every_private_use_is_listed():
     missing = []
     for path in [*SOURCES, HOOKS_MODULE]:
         source = path.read_text()
-        for node in private_uses(ast.parse(source)):
+        for node in private_uses(path):
             text = ast.get_source_segment(source, node)
             if not any(re.search(hook.pattern, text) for hook in HOOKS):
                 missing.append(f"{path}:{node.lineno}: {text}")
@@ -67,12 +73,8 @@ MAY_USE = ("lower/codegen/", "runtime/", "ir/tensor.py")
 
 
 def test_private_parts_are_used_in_one_place():
-    users = {path.relative_to(PACKAGE).as_posix() for path in SOURCES if uses_private(path)}
+    users = {path.relative_to(PACKAGE).as_posix() for path in SOURCES if private_uses(path)}
     assert {user for user in users if not user.startswith(MAY_USE)} == set()
-
-
-def uses_private(path):
-    return any(private_uses(ast.parse(path.read_text())))
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.name)

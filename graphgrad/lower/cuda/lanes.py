@@ -65,18 +65,25 @@ def lanes_of(loops: Sequence[Any], accesses: Iterable[Any]) -> int:
     """How many points of nested loops, outermost first, a thread should compute; 1 for no loop.
 
     So many as fill the widest access of the narrowest tensor, or half of them, if they divide the
-    points of some innermost loops. Tensors of few elements, such as a number or a flag for each
-    channel, do not decide: threads share them in near caches, and more lanes cost registers.
+    points of some innermost loops.
     """
     extents = [static(each.extent) for each in loops]
     if None in extents or (points := math.prod(extents)) < MIN_POINTS:  # type: ignore[arg-type]
         return 1
-    accesses = list(accesses)
-    large = [each for each in accesses if _elements(each) * _MAX_SHARERS >= points]
-    lanes = wide_lanes(large or accesses)
+    lanes = wide_lanes(large(accesses, points))
     while lanes > 1 and points % lanes:
         lanes //= 2
     return lanes
+
+
+def large(accesses: Iterable[Any], points: int) -> list[Any]:
+    """The accesses whose tensors decide how many lanes a thread has; all if none is large.
+
+    Not those of few elements, such as a number or a flag for each channel: threads share them in
+    near caches, and more lanes cost registers.
+    """
+    accesses = list(accesses)
+    return [a for a in accesses if _elements(a) * _MAX_SHARERS >= points] or accesses
 
 
 def _elements(access: Any) -> float:

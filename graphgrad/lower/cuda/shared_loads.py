@@ -6,6 +6,7 @@ expression has in its place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -14,10 +15,21 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.kernel_structure import Load, is_conditional, static, uses
+from ...ir.kernel_structure import (
+    Load,
+    Stage,
+    is_among,
+    is_conditional,
+    static,
+    substitute_values,
+    uses,
+)
 from ...ir.loops import index, load, registers, store
-from ...ir.visits import replace_nodes
+from ...ir.visits import nodes_in, replace_nodes
 from .lanes import each_lane
+
+_MAX_OPERATIONS = 48
+"""Operations of a map that is computed anew for each thread that reads its element."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,8 @@ class _Shared:
     Attributes
     ----------
     load : TensorLoad
+    value : Expr
+        What is held: the load, or of a tensor that is in no memory what computes its element.
     condition : Expr
         Under which it is made.
     otherwise : Expr
@@ -36,6 +50,7 @@ class _Shared:
     """
 
     load: Any
+    value: Any
     condition: Any
     otherwise: Any
     held: Any
@@ -50,10 +65,15 @@ class SharedLoads:
         It knows the ranges of all variables.
     lane : Var
     lanes : int
+    maps : mapping, optional
+        Of tensors that are in no memory, the maps that compute them, by `is_shareable`.
     """
 
-    def __init__(self, analyzer: Any, lane: Any, lanes: int):
+    def __init__(
+        self, analyzer: Any, lane: Any, lanes: int, maps: Mapping[Any, Stage] | None = None
+    ):
         self._analyzer, self._lane, self._lanes = analyzer, lane, lanes
+        self._maps = maps or {}
         self._shared: list[_Shared] = []
         self._conditions: list[tuple[Any, Any]] = []
 
@@ -69,8 +89,9 @@ class SharedLoads:
     def statements(self) -> list[Any]:
         """The statements that make the loads."""
         statements: list[Any] = []
-        for shared in self._shared:
-            made = self._moved(shared, shared.load)
+        # What is computed waits for loads, so these are under way together.
+        for shared in sorted(self._shared, key=lambda each: each.value is not each.load):
+            made = self._moved(shared, shared.value)
             holds = self._decided(shared.condition)
             if static(holds) != 1:
                 statements.append(self._moved(shared, shared.otherwise))
@@ -159,11 +180,34 @@ class SharedLoads:
                 return self._value(known.held)
         lanes = self._lanes if any(uses(at, self._lane) for at in indices) else 1
         held = registers("read", (lanes,), dtype)
-        self._shared.append(_Shared(made, asked, otherwise, held))
+        producer = self._maps.get(access.source)
+        value = made if producer is None else self.read(_element(producer, indices))
+        self._shared.append(_Shared(made, value, asked, otherwise, held))
         return self._value(held)
 
     def _value(self, held: Any) -> Any:
         return load(held, [index(0) if int(held.shape[0]) == 1 else self._lane])
+
+
+def is_shareable(stage: Stage) -> bool:
+    """Whether a map may be computed where its elements are loaded: few plain operations of each."""
+    (stored,) = stage.stores
+    return (
+        stage.operations <= _MAX_OPERATIONS
+        and not stage.conditional
+        and not any(nodes_in(list(read.indices), Load) for read in stage.loads)
+        and all(
+            static(at) == 0 or is_among(at, [a.var for a in stage.axes]) for at in stored.indices
+        )
+    )
+
+
+def _element(stage: Stage, indices: Sequence[Any]) -> Any:
+    """What a map computes as the element at some indices."""
+    (stored,), (value,) = stage.stores, stage.values
+    at = {axis.var: index(0) for axis in stage.axes}
+    at |= {var: place for var, place in zip(stored.indices, indices, strict=True) if var in at}
+    return substitute_values(value, at)
 
 
 def _is_number(value: Any) -> bool:

@@ -52,6 +52,7 @@ from .lanes import lanes_of, over_lanes, split_lanes
 from .reduction import Reduction, reduction_of
 from .row_chains import GPU, row_chain
 from .rows import rows_step
+from .shared_loads import is_shareable
 from .tensor_cores.kernel import Product, is_plain, product_of, tensor_core_launch
 from .threads import one_thread_per_point
 from .transposed import transposed_launch
@@ -109,6 +110,8 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     kernel.chain_rows()
     for position in range(len(kernel.stages)):
         kernel.interleave(position)
+    for position in range(len(kernel.stages)):
+        kernel.take_maps_in(position)
     for position in range(len(kernel.stages)):
         kernel.tile_columns(position)
     return kernel.launched()
@@ -207,6 +210,21 @@ class _Kernel:
         launch = interleaved_launch(nest[0], companion.store, reductions)
         if launch is not None:
             self.replaced.update({i: ([], []) for i in sums})
+            self.replaced[position] = [launch], []
+
+    def take_maps_in(self, position: int) -> None:
+        """Compute maps of what windows share in the launch of the reduction at a position."""
+        stage = self.stages[position]
+        internal = self.block.alloc_buffers
+        if not stage.reduced or position in self.replaced:
+            return
+        if any(is_among(store.buffer, internal) for store in stage.stores):
+            return  # It may have an epilogue, which belongs into its launch.
+        inside = [i for i in self._producers(position) if is_shareable(self.stages[i])]
+        maps = {self.stages[i].stores[0].buffer: self.stages[i] for i in inside}
+        launch = window_launch(self._reduction(position), maps) if maps else None
+        if launch is not None:
+            self.replaced.update({i: ([], []) for i in inside})
             self.replaced[position] = [launch], []
 
     def tile_columns(self, position: int) -> None:

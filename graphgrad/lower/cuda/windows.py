@@ -13,7 +13,7 @@ share are read from a near cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +24,17 @@ from tvm.tirx import ForKind
 
 from ...ir.kernel_structure import (
     Load,
+    Stage,
     static,
     stride,
     substitute_values,
     uses,
 )
 from ...ir.loops import index, load, loop, registers, sequence, store, variable
+from ...ir.tensor import bits
 from ...ir.visits import nodes_in
 from ..kernels.blocked_sums import SHORT_SUM
-from .lanes import MIN_POINTS, each_lane, over_lanes, wide_lanes
+from .lanes import MIN_POINTS, each_lane, large, over_lanes, wide_lanes
 from .reduction import Reduction
 from .shared_loads import SharedLoads
 from .threads import one_thread_per_point
@@ -64,10 +66,22 @@ def _is_windowed(access: Any, spatial: Sequence[Any], reduced: Sequence[Any]) ->
     )
 
 
-def window_launch(reduction: Reduction) -> Any | None:
-    """The launch of a reduction by tiles of results; None if neighbors share too little."""
-    tile = _tile(reduction)
-    return None if tile is None else _Launch(reduction, tile).statement()
+def window_launch(reduction: Reduction, maps: Mapping[Any, Stage] | None = None) -> Any | None:
+    """The launch of a reduction by tiles of results; None if neighbors share too little.
+
+    Parameters
+    ----------
+    reduction : Reduction
+    maps : mapping, optional
+        Of tensors that it reads and that are in no memory, the maps that compute them. A thread
+        computes an element once for all windows of its tile that share it.
+    """
+    maps = maps or {}
+    tile = _tile(reduction, [load for stage in maps.values() for load in stage.loads])
+    if tile is None:
+        return None
+    launch = _Launch(reduction, tile, maps).statement()
+    return None if any(each.source in maps for each in nodes_in(launch, Load)) else launch
 
 
 @dataclass(frozen=True)
@@ -95,13 +109,13 @@ class _Tile:
     rows: list[Any]
 
 
-def _tile(reduction: Reduction) -> _Tile | None:
-    """The tile that is worth it, if there is one."""
+def _tile(reduction: Reduction, behind: Sequence[Any]) -> _Tile | None:
+    """The tile that is worth it, if there is one; `behind` is what maps load for the reduction."""
     loops = [*reduction.spatial, *reduction.reduced]
     extents = [static(each.extent) for each in loops]
     if None in extents or any(static(each.min) != 0 for each in loops):
         return None
-    if not reduction.are_apart or not reduction.reduced or not reduction.spatial:
+    if not reduction.reduced or not reduction.spatial:
         return None
     terms = math.prod(int(each.extent) for each in reduction.reduced)
     results = math.prod(int(each.extent) for each in reduction.spatial)
@@ -112,20 +126,25 @@ def _tile(reduction: Reduction) -> _Tile | None:
         or any(nodes_in(list(access.indices), Load) for access in reduction.loads)
     ):
         return None
-    lanes = _lanes(reduction)
+    lanes = _lanes(reduction, results, behind)
+    # Terms along the tile's axis are taken in last: where that changes their order, it must not
+    # matter.
+    overlapping = reduction.reduced if reduction.are_apart else reduction.reduced[-1:]
     axes = reduction.spatial[:-1] if lanes > 1 else reduction.spatial
     pairs = [
         (along, term)
         for along in reversed(axes)
-        for term in reversed(reduction.reduced)
+        for term in reversed(overlapping)
         if int(along.extent) > 1
         and 1 < int(term.extent) <= _MAX_SPAN
         and any(_is_windowed(a, [along.loop_var], [term.loop_var]) for a in reduction.loads)
     ]
+    is_worth_it = lanes > 1 and (bool(behind) or not reduction.are_apart)
     for along, term in pairs:
         number = _neighbors(int(along.extent), min(max(_TILE_RESULTS // lanes, 2), _MAX_NEIGHBORS))
         tile = _Tile(along, term, number, lanes, _unique(a for a, _ in pairs if a is not along))
-        if _share(reduction, tile) <= _MAX_SHARE:
+        # Elsewhere a thread would have one result of those that depend on each other.
+        if _share(reduction, tile) <= (1 if is_worth_it else _MAX_SHARE):
             return tile
     return None
 
@@ -135,16 +154,20 @@ def _unique(loops: Iterator[Any]) -> list[Any]:
     return list({each.loop_var: each for each in loops}.values())
 
 
-def _lanes(reduction: Reduction) -> int:
-    """How many results along the innermost loop a thread has."""
+def _lanes(reduction: Reduction, results: int, behind: Sequence[Any]) -> int:
+    """How many of so many results along the innermost loop a thread has.
+
+    What is stored in single bytes does not decide: it is less than what windows read.
+    """
     innermost = reduction.spatial[-1]
     terms = [each.loop_var for each in reduction.reduced]
-    accesses = [*reduction.loads, *(t.store for t in reduction.targets if t.store is not None)]
+    stores = [target.store for target in reduction.targets if target.store is not None]
+    accesses = [*reduction.loads, *behind, *(s for s in stores if bits(str(s.buffer.dtype)) > 8)]
     if not any(stride(each, innermost.loop_var) == 1 for each in reduction.loads) or any(
         _is_windowed(each, [innermost.loop_var], terms) for each in reduction.loads
     ):
         return 1
-    return math.gcd(wide_lanes(accesses), int(innermost.extent))
+    return math.gcd(wide_lanes(large(accesses, results)), int(innermost.extent))
 
 
 def _neighbors(extent: int, wished: int) -> int:
@@ -206,8 +229,8 @@ def blocked(each: Any, lanes: int, is_blocked: bool, outer: list[Any], inner: li
 class _Launch:
     """Writes the launch of a reduction by tiles."""
 
-    def __init__(self, reduction: Reduction, tile: _Tile):
-        self._reduction, self._tile = reduction, tile
+    def __init__(self, reduction: Reduction, tile: _Tile, maps: Mapping[Any, Stage]):
+        self._reduction, self._tile, self._maps = reduction, tile, maps
         self._lane = variable("lane")
         self._group = loop(
             variable("group"), -(-int(tile.along.extent) // tile.results), tirx.Evaluate(0)
@@ -273,7 +296,12 @@ class _Launch:
     def _written(self, held: Sequence[Any], number: int, values: Sequence[Any]) -> Any:
         """The statement that changes what a thread has of a result."""
         place = self._place(number)
-        return self._each([store(b, place, v) for b, v in zip(held, values, strict=True)])
+        if self._reduction.are_apart:
+            return self._each([store(b, place, v) for b, v in zip(held, values, strict=True)])
+        # All are computed before any is stored: one reads another's.
+        new = [tirx.Var("next", value.ty) for value in values]
+        binds = [tirx.Bind(var, value) for var, value in zip(new, values, strict=True)]
+        return self._each([*binds, *(store(b, place, v) for b, v in zip(held, new, strict=True))])
 
     def _started(self, held: Sequence[Any]) -> list[Any]:
         return [
@@ -314,7 +342,7 @@ class _Launch:
     def _row(self, held: Sequence[Any]) -> list[Any]:
         """The statements that take in all terms along the tile's axis."""
         tile = self._tile
-        shared = SharedLoads(self._analyzer, self._lane, tile.lanes)
+        shared = SharedLoads(self._analyzer, self._lane, tile.lanes, self._maps)
         updates = []
         for term in range(int(tile.term.extent)):
             for number in range(tile.results):

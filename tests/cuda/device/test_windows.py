@@ -70,7 +70,27 @@ POOLINGS = {
     "average-apart": pooling(AVERAGE, "float32", (2, 38, 40, 24), 2, 2, 0),
 }
 
-CASES = CONVOLUTIONS | POOLINGS
+
+def behind_maps(dtype, image, size, strides, padding):
+    """A max pooling of what a norm and its ReLU make, which is in no memory."""
+
+    def function(x, mean, scale):
+        y = op.multiply(op.subtract(op.astype(x, "float32"), mean), scale)
+        y = op.nn.relu(op.astype(y, dtype))
+        return MAX(y, (size, size), (strides,) * 2, (padding,) * 2, layout="NHWC")
+
+    return function, (dtype, image), ("float32", image[3:]), ("float32", image[3:])
+
+
+MAXIMA = {
+    "max-of-a-norm": behind_maps("float32", (2, 37, 30, 40), 3, 2, 1),
+    "max-of-a-norm-halves": behind_maps("bfloat16", (2, 38, 39, 32), 3, 2, 1),
+    "max-of-a-norm-apart": behind_maps("bfloat16", (3, 38, 40, 24), 2, 2, 0),
+    "max-of-a-norm-odd": behind_maps("float16", (3, 39, 41, 25), 3, 2, 1),
+    "max-of-a-norm-in-padding": behind_maps("float32", (2, 60, 64, 16), 2, 2, 3),
+}
+
+CASES = CONVOLUTIONS | POOLINGS | MAXIMA
 
 
 @cache
@@ -101,3 +121,22 @@ def test_windows(name):
         for param in mod[f"{name}_vjp"].params
     ]
     compiled.check(f"{name}_vjp", *arrays)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("max")])
+def test_windows_of_nan_and_infinities(name):
+    """The first NaN of a window is its maximum, and so is the first of equal elements."""
+    generator = np.random.default_rng(1)
+    mod, compiled = program()
+    x, *others = [
+        generator.uniform(0.5, 1.5, [int(n) for n in param.ty.shape]).astype(str(param.ty.dtype))
+        for param in mod[f"{name}_vjp"].params
+    ]
+    kinds = generator.choice(
+        [np.nan, np.inf, -np.inf, 1.0, -0.0], x.shape, p=[0.1, 0.1, 0.5, 0.2, 0.1]
+    )
+    # Whole windows of minus infinity too.
+    kinds[:, : x.shape[1] // 2] = np.where(
+        generator.random(x.shape[0]) < 0.5, -np.inf, kinds[:, : x.shape[1] // 2].T
+    ).T
+    compiled.check(f"{name}_vjp", kinds.astype(x.dtype), *others)

@@ -13,6 +13,7 @@ from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.lift.prim_func import TensorProgram, lifted
 from graphgrad.lower.kernels.zero_based_loops import start_loops_at_zero
 from tests.fallback.interpreter import evaluate
+from tests.running import compile_library
 
 Function = Callable[..., Sequence[np.ndarray]]
 
@@ -21,7 +22,7 @@ _STEP = 1e-6
 
 def compiled(func: Any, inputs: int) -> Function:
     """Return a kernel as a function of numpy arrays, its results filled with zeros before."""
-    executable = tvm.compile(start_loops_at_zero(func), "llvm")
+    executable = compile_library(start_loops_at_zero(func))
 
     def call(*arrays: Any) -> list[np.ndarray]:
         given = [a if isinstance(a, int) else tvm.runtime.tensor(a) for a in arrays]

@@ -11,6 +11,7 @@ from tests.fallback import recurrences
 from tests.fallback.interpreter import evaluate
 from tests.fallback.judge import with_heads
 from tests.labels import label
+from tests.running import compile_library
 
 
 def function(program):
@@ -24,7 +25,7 @@ def run(func, program):
         tvm.runtime.tensor(np.full([int(e) for e in t.shape], np.nan, str(t.dtype)))
         for t in program.outputs
     ]
-    compiled = tvm.compile(func, "llvm")
+    compiled = compile_library(func)
     compiled(*(tvm.runtime.tensor(array) for _, array in program.known), *results)
     return [result.numpy() for result in results]
 
@@ -58,7 +59,7 @@ def test_states_of_integers_and_floats_side_by_side():
     counted = te.compute((4,), lambda t: count[t - 1] * 2 + 1)
     summed = te.compute((4,), lambda t: state[t - 1] + counted[t].astype("float64"))
     outputs = te.scan([start, half], [counted, summed], [count, state])
-    compiled = tvm.compile(create_prim_func(outputs), "llvm")
+    compiled = compile_library(create_prim_func(outputs))
     results = [tvm.runtime.tensor(np.zeros(4, d)) for d in ("int32", "float64")]
     compiled(*results)
     np.testing.assert_array_equal(results[0].numpy(), [3, 7, 15, 31])

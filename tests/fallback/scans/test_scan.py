@@ -5,7 +5,6 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from graphgrad.check.machine import UNOPTIMIZED
 from graphgrad.errors import ArgumentError, MissingGradientError
 from graphgrad.fallback import checkpointed, create_prim_func
 from graphgrad.fallback.gradient import te_gradient
@@ -18,6 +17,7 @@ from tests.fallback.programs import Program
 from tests.fallback.random_recurrences import random_recurrence
 from tests.labels import label
 from tests.peers import peer
+from tests.running import compile_library
 
 SECOND_ORDER = [
     recurrences.rnn, recurrences.no_step, recurrences.lag_two, recurrences.late_intermediate,
@@ -30,7 +30,7 @@ SECOND_ORDER = [
 
 def compiled(outputs, known):
     """Return the values of tensors as a compiled function computes them, into NaN."""
-    run = tvm.compile(create_prim_func([*(tensor for tensor, _ in known), *outputs]), UNOPTIMIZED)
+    run = compile_library(create_prim_func([*(tensor for tensor, _ in known), *outputs]))
     results = [
         tvm.runtime.tensor(np.full([int(e) for e in t.shape], np.nan, str(t.dtype)))
         for t in outputs
@@ -233,7 +233,7 @@ def test_the_number_of_times_may_be_symbolic(times):
     outputs = build(inputs, n)
     head = te.placeholder((n, rows), "float64", name="head")
     symbolic = [*outputs, *te_gradient(outputs, inputs.floats, head)]
-    run = tvm.compile(create_prim_func([*inputs.floats, head, *symbolic]), UNOPTIMIZED)
+    run = compile_library(create_prim_func([*inputs.floats, head, *symbolic]))
     expected = evaluate([*program.outputs, *gradients.outputs], gradients.known)
     results = [tvm.runtime.tensor(np.full(array.shape, np.nan)) for array in expected]
     run(*map(tvm.runtime.tensor, arrays), *results)

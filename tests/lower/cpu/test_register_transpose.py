@@ -14,6 +14,7 @@ from graphgrad.lower.cpu.contraction import replace_stages
 from graphgrad.lower.cpu.register_transpose import transpose_matrix, transpose_square, transposed
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, tensor
+from tests.running import compile_library
 
 
 def square(side, dtype):
@@ -34,7 +35,7 @@ def square(side, dtype):
 def test_rows_become_columns(side, dtype):
     given = (np.arange(side * side) % 127).reshape(side, side).astype(dtype)
     result = to_tensor(np.zeros_like(given))
-    compiled = tvm.compile(tvm.IRModule({"main": square(side, dtype)}), HOST)
+    compiled = compile_library(square(side, dtype), HOST)
     compiled["main"](to_tensor(given), result)
     assert (result.numpy() == given.T).all()
 
@@ -67,7 +68,7 @@ def test_a_square(side, dtype):
 
     nest = transpose_square(dtype, "int64", side, read, store)
     changed = func.with_body(replace_stages(func.body, {stage.name: nest}, []))
-    library = tvm.compile(changed.with_attr("global_symbol", "main"), target=HOST)
+    library = compile_library(changed, HOST)
     values = np.arange(side * side).reshape(side, side).astype(dtype)
     out = guarded_tensor(np.zeros_like(values))
     library["main"](guarded_tensor(values), out)
@@ -84,5 +85,5 @@ def test_a_matrix(lanes):
     func = tirx.PrimFunc([source, target], block("root", body)).with_attr("global_symbol", "main")
     given = np.arange(rows * columns, dtype="float32").reshape(rows, columns)
     result = to_tensor(np.zeros((columns, rows), "float32"))
-    tvm.compile(tvm.IRModule({"main": func}), HOST)["main"](to_tensor(given), result)
+    compile_library(func, HOST)["main"](to_tensor(given), result)
     assert (result.numpy() == given.T).all()

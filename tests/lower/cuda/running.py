@@ -19,6 +19,7 @@ from graphgrad.lower.cuda.rows import is_shuffle
 from graphgrad.lower.cuda.stages import one_thread_per_element
 from graphgrad.lower.target import target
 from tests.lower.kernel_programs import HOST, Runs, random_values
+from tests.running import compile_library
 
 GPU = target({"kind": "cuda", "arch": "sm_90"})
 
@@ -126,7 +127,7 @@ def run(inputs, outputs, shapes=None, seed=0, schedule=one_thread_per_element):
             "scheduled": on_host(scheduled).with_attr("global_symbol", "scheduled"),
         }
     )
-    library = tvm.compile(mod, target=HOST)
+    library = compile_library(mod, HOST)
     shapes = shapes or [[int(n) for n in t.shape] for t in (*inputs, *outputs)]
     values = [random_values(s, str(t.dtype), seed) for s, t in zip(shapes, inputs, strict=False)]
     results = []

@@ -5,6 +5,7 @@ import pytest
 from tvm import te, tirx, topi
 from tvm.s_tir import dlight
 
+from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.stages import one_thread_per_element, tile_contractions
 from tests.labels import label
 from tests.lower.cuda.running import GPU, run
@@ -103,9 +104,15 @@ def test_weight_gradients_are_cut_into_parts(stride):
 
 
 def test_many_small_products():
-    """One for each block of threads, of which a grid has 65535 along its second axis."""
+    """One for each block of threads, of which a grid has 65535 along its second axis.
+
+    What the threads of 70,000 blocks compute is the same as in `test_batched_products`.
+    """
     a, b = tensor(70000, 2, 3), tensor(70000, 2, 3, name="b")
-    tiled([a, b], [topi.nn.batch_matmul(a, b)])
+    scheduled = tile_contractions(te.create_prim_func([a, b, topi.nn.batch_matmul(a, b)]), GPU)
+    check(scheduled, GPU)
+    assert "blockIdx.y" not in scheduled.script()
+    assert 'T.thread_binding(T.int64(70000), thread="blockIdx.x")' in scheduled.script()
 
 
 def test_batched_products():

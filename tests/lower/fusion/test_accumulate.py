@@ -12,15 +12,14 @@ from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.calls import calls_op
 from graphgrad.lower.fusion.accumulate import accumulate_early
 from graphgrad.lower.pipeline import generate, lower
-from graphgrad.lower.target import target
 from graphgrad.memory.allocation import PAGE, allocated_bytes, scratch_bytes
 from graphgrad.memory.donation import DONATED, DONATED_DONE
+from tests.lower.kernel_programs import HOST
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 from tests.peers import peer
 from tests.running import F64, function
 
 op = relax.op
-HOST = target("llvm")
 
 
 def layer(compute):

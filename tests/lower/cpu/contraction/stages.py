@@ -10,6 +10,7 @@ from graphgrad.lower.cpu.contraction import PlainStore, blocks_of, emit, replace
 from graphgrad.lower.kernels.contraction import contraction_of
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, random_values, tensor
+from tests.running import compile_library
 
 
 def product(rows, columns, terms, flip_a=False, flip_b=False, flip=False, dtype="float32"):
@@ -108,7 +109,7 @@ class Kernel:
                 "emitted": self.emitted(plan).with_attr("global_symbol", "emitted"),
             }
         )
-        library = tvm.compile(mod, target=HOST)
+        library = compile_library(mod, HOST)
         values = [
             random_values([int(n) for n in t.shape], str(t.dtype), seed)
             for seed, t in enumerate(self._inputs)

@@ -13,6 +13,7 @@ from graphgrad.ops.conv import Layouts, Window, convolution, data_gradient, padd
 from tests.guarded_memory import guarded_tensor
 from tests.labels import label
 from tests.lower.kernel_programs import HOST, UNIT, run, tensor
+from tests.running import compile_library
 
 DATA, KERNEL = "NHWC", "HWIO"
 
@@ -86,7 +87,7 @@ def computed(func, values, output):
     """Return the result of a function as float64."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     result = guarded_tensor(rounded(np.full(shape_of(output), 77), str(output.dtype)))
-    tvm.compile(mod, target=HOST)["main"](*map(guarded_tensor, values), result)
+    compile_library(mod, HOST)["main"](*map(guarded_tensor, values), result)
     return result.numpy().astype("float64")
 
 

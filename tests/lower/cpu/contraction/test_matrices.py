@@ -31,6 +31,7 @@ from tests.lower.cpu.contraction.test_random import (
     with_map,
 )
 from tests.lower.kernel_programs import HOST
+from tests.running import compile_library
 
 MATRICES = dataclasses.replace(PAIRS, multiplies_matrices=True)
 SAPPHIRE_RAPIDS = {
@@ -119,9 +120,9 @@ def test_rounding_is_that_of_the_instruction(emulated):
 
 
 def run_scheduled(func, values, shape):
-    library = tvm.compile(tvm.IRModule({"f": func.with_attr("global_symbol", "f")}), target=HOST)
+    library = compile_library(func, HOST)
     result = tvm.runtime.tensor(np.zeros(shape, "float32"))
-    library["f"](*map(tvm.runtime.tensor, values), result)
+    library["main"](*map(tvm.runtime.tensor, values), result)
     return result.numpy()
 
 

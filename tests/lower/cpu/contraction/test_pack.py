@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.s_tir import SBlock, SBlockRealize
@@ -16,6 +15,7 @@ from graphgrad.lower.cpu.tuning import Processor
 from tests.guarded_memory import guarded_tensor
 from tests.lower.cpu.contraction.stages import Kernel, convolution, product
 from tests.lower.kernel_programs import HOST, tensor
+from tests.running import compile_library
 
 UNIT = Processor(vector_bytes=64, registers=32)
 
@@ -42,7 +42,7 @@ def filled_by(kernel, factor, name, given, lanes, vectors):
     nest = filled(contraction, chosen, made, tirx.ForKind.PARALLEL)
     root = SBlockRealize([], tirx.const(True, "bool"), SBlock([], [], [], "root", nest))
     func = tirx.PrimFunc([contraction.loads[factor].source, made.buffer], root)
-    library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), HOST)
+    library = compile_library(func, HOST)
     shape = [int(n) for n in made.buffer.shape]
     result = guarded_tensor(np.full(shape, 77).astype(contraction.dtype))
     library["main"](guarded_tensor(given), result)

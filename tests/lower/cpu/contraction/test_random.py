@@ -15,6 +15,7 @@ from graphgrad.lower.cpu.contraction import replace
 from graphgrad.lower.cpu.tuning import NEON, ContractionCosts, Processor
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST
+from tests.running import compile_library
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0}
 UNITS = [Processor(64, 32), Processor(32, 16), Processor(16, 16), NEON]
@@ -119,7 +120,7 @@ def results_of(func, scheduled, inputs, output, seed):
     """Run a kernel as built and as scheduled on the same values; return both results."""
     named = {"stock": func, "scheduled": scheduled}
     mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
-    library = tvm.compile(mod, target=HOST)
+    library = compile_library(mod, HOST)
     arguments = [guarded_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
     results = {name: guarded_tensor(values_of(output, 99)) for name in named}
     for name, result in results.items():

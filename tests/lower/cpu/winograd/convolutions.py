@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
 from tvm import te
 
 from graphgrad.ir.kernel_structure import stages
@@ -12,6 +11,7 @@ from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.ops.conv import Layouts, Window, convolution, data_gradient, weight_gradient
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, UNIT, tensor
+from tests.running import compile_library
 
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
 
@@ -103,7 +103,7 @@ def scheduled(inputs, outputs, winograd=True):
 
 def run(func, arrays, shape):
     """Return the result of a scheduled function, of some shape."""
-    library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), HOST)
+    library = compile_library(func, HOST)
     result = guarded_tensor(np.full(shape, 77).astype(str(func.params[-1].ty.dtype)))
     library["main"](*map(guarded_tensor, arrays), result)
     return result.numpy().astype("float32")

@@ -14,11 +14,12 @@ from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import mlp
 from tests.differential import _rounding_each
 from tests.labels import label
+from tests.lower.kernel_programs import HOST
 from tests.lower.programs import module, random_tensors, tensor_type
 
 op = relax.op
 
-EACH = _rounding_each(target("llvm"))
+EACH = _rounding_each(HOST)
 """A processor that rounds each product and each sum: what LLVM fuses depends on the loop."""
 
 JOINED = "_horizontal"

@@ -1,0 +1,182 @@
+"""Max poolings that tell where their maxima are, which their gradients ask for.
+
+The gradient of a max pooling compares the input with the maxima to find where each of them is, and
+reads both once more for that. Where the pooling tells it, the gradient reads neither. If nothing
+else reads the input, what computes it, such as a batch norm with its ReLU, becomes a part of the
+pooling's kernel, and the input is in no memory.
+
+The gradient of such a ReLU does read it: it passes what the pooling hands on where the input x is
+positive. An element that gets a cotangent is equal to the maximum y of a window. So the mask may as
+well be that of the maxima: where(x ≤ 0, 0, scatter(ȳ)) = scatter(where(y ≤ 0, 0, ȳ)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...ir.calls import calls_op
+from ...ir.kernel_calls import REDUCTION_PATTERN, uses_in
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_functions, replace_bindings, replace_body
+from ...ir.tensor import is_float, type_shape
+from ...memory.effect_order import may_write
+from ...ops.pool import max_with_index
+from ...ops.pool_windows import LAYOUTS, Pool
+from ..graph.permuted_products import drop_unread
+
+_POOLINGS = tuple(f"relax.nn.max_pool{rank}d" for rank in LAYOUTS)
+_INDEX, _SCATTER = "graphgrad.max_pool_index", "graphgrad.max_pool_scatter"
+_IS_AT_MOST, _CHOICE = "relax.less_equal", "relax.where"
+
+_Bound = Mapping[Any, Any]
+"""What variables are bound to."""
+
+_MAX_OVERLAP = 4
+"""Windows over an element, on average: a map in front of a pooling is computed for each."""
+
+
+@compiler_pass(
+    Phase.GRAPH,
+    targets=("cuda",),
+    before={"call_libraries": "a mask of maxima may belong to the call that computes cotangents"},
+)
+def find_maxima(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have max poolings tell where their maxima are, and mask cotangents by maxima.
+
+    A function that may overwrite memory stays as it is: what a gradient compares may change before.
+    """
+    builder = relax.BlockBuilder(mod)
+
+    def changed(_: Any, func: relax.Function) -> relax.Function:
+        values = [each.value for block in func.body.blocks for each in block.bindings]
+        if may_write(func.body) or not any(calls_op(value, _INDEX) for value in values):
+            return func
+        uses = uses_in(func)
+        blocks = list(func.body.blocks)
+        for change in (_masked, _with_places):
+            blocks = [
+                replace_bindings(block, list(change(builder, block.bindings, uses)))
+                if isinstance(block, relax.DataflowBlock)
+                else block
+                for block in blocks
+            ]
+        blocks = drop_unread(blocks, func, {_SCATTER, _IS_AT_MOST})
+        return replace_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))
+
+    return map_functions(mod, changed, builder)
+
+
+def _masked(
+    builder: relax.BlockBuilder, bindings: Sequence[Any], uses: Counter[Any]
+) -> Iterator[Any]:
+    """Yield bindings with what a pooling's gradient scatters masked before, not behind."""
+    bound = {binding.var: binding.value for binding in bindings}
+
+    def new(name: str, value: Any, at: Any) -> Any:
+        value = builder.normalize(
+            relax.Call(value.op, value.args, value.attrs, value.ty_args, at.value.span)
+        )
+        return relax.VarBinding(relax.DataflowVar(name, value.ty), value, at.span)
+
+    for binding in bindings:
+        scatter = _masked_scatter(binding.value, bound, uses)
+        if scatter is None:
+            yield binding
+            continue
+        condition, zero, _ = binding.value.args
+        cotangent, index, shape = scatter.args
+        maxima, bound_of_mask = bound[index].args[1], bound[condition].args[1]
+        name = binding.var.name
+        mask = new(f"{name}_mask", relax.op.less_equal(maxima, bound_of_mask), binding)
+        masked = new(f"{name}_masked", relax.op.where(mask.var, zero, cotangent), binding)
+        yield from (mask, masked)
+        value = relax.Call(
+            scatter.op, [masked.var, index, shape], scatter.attrs, scatter.ty_args, scatter.span
+        )
+        yield relax.VarBinding(binding.var, builder.normalize(value), binding.span)
+
+
+def _masked_scatter(value: Any, bound: _Bound, uses: Counter[Any]) -> Any | None:
+    """The scatter of a pooling's gradient that a value masks by the pooling's input; or None."""
+    if not calls_op(value, _CHOICE):
+        return None
+    condition, zero, scattered = value.args
+    mask: Any = bound.get(condition)
+    scatter: Any = bound.get(scattered)
+    if (
+        not calls_op(mask, _IS_AT_MOST)
+        or not calls_op(scatter, _SCATTER)
+        or uses[scattered] != 1
+        or not isinstance(scattered, relax.DataflowVar)
+        or not (_is_number(zero) and not zero.value.numpy().any())
+        or not _is_number(mask.args[1])
+        or str(zero.ty.dtype) != str(scattered.ty.dtype)
+    ):
+        return None
+    index: Any = bound.get(scatter.args[1])
+    return scatter if calls_op(index, _INDEX) and index.args[0].same_as(mask.args[0]) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, tvm.ir.GenericConst) and not type_shape(value.ty)
+
+
+def _with_places(
+    builder: relax.BlockBuilder, bindings: Sequence[Any], _: Counter[Any]
+) -> Iterator[Any]:
+    """Yield bindings in which poolings tell the places of their maxima."""
+    bound = {binding.var: binding.value for binding in bindings}
+    place_of = {
+        each.value.args[1]: each
+        for each in reversed(bindings)
+        if calls_op(each.value, _INDEX) and _are_one_pooling(bound, each.value)
+    }
+    moved = {each.var for each in place_of.values()}
+    for binding in bindings:
+        if binding.var in moved:
+            continue
+        place = place_of.get(binding.var)
+        if place is None:
+            yield binding
+            continue
+        call = binding.value
+        both = builder.normalize(
+            builder.call_te(
+                partial(max_with_index, call.attrs, type_shape(call.ty)),
+                call.args[0],
+                primfunc_name_hint="max_pool_with_index",
+                primfunc_attrs={"op_pattern": REDUCTION_PATTERN},
+            )
+        )
+        pair = relax.DataflowVar(f"{binding.var.name}_and_place", both.ty)
+        yield relax.VarBinding(pair, both, binding.span)
+        for number, result in enumerate((binding, place)):
+            item = builder.normalize(relax.TupleGetItem(pair, number))
+            yield relax.VarBinding(result.var, item, result.span)
+
+
+def _are_one_pooling(bound: _Bound, index: Any) -> bool:
+    """Whether the maxima of an index are those of a pooling that may as well compute it."""
+    x, maxima = index.args
+    pooling: Any = bound.get(maxima)
+    if not any(calls_op(pooling, name) for name in _POOLINGS):
+        return False
+    pool, attrs = Pool.of(index.attrs), pooling.attrs
+    overlap = math.prod(pool.size) / math.prod(pool.strides)
+    return (
+        pooling.args[0].same_as(x)
+        and str(attrs.layout) == str(attrs.out_layout)
+        and Pool.of(attrs) == pool
+        and pool.layout[-1] == "C"
+        and pool.index_dtype == "int8"  # few enough terms for a thread
+        and overlap <= _MAX_OVERLAP
+        and is_float(str(x.ty.dtype))
+        and all(isinstance(extent, int) for extent in type_shape(x.ty))
+    )
