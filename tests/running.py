@@ -20,8 +20,11 @@ def run(mod, name, *arrays):
     return flat(vm[name](*[to_tensor(array) for array in arrays]))
 
 
-def compile_library(kernels: Any, target: Any = UNOPTIMIZED) -> Executable:
-    """What `tvm.compile` makes of a kernel, or of a module of them, as a library that is loaded.
+_PLAIN = tvm.target.Target(UNOPTIMIZED)
+
+
+def compile_library(kernels: Any, target: tvm.target.Target = _PLAIN) -> Executable:
+    """What `tvm.compile` makes of a kernel, or of a module, as a library that is loaded.
 
     What TVM makes in memory is optimized machine code, whatever the target says: of large kernels
     that takes four times as long. A kernel alone is called ``main``.

@@ -9,6 +9,7 @@ from graphgrad.check.promote_kernel import promote_kernel
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.lowering.prim_func import lowered
 from tests.labels import label
+from tests.running import compile_library
 
 
 def kernel(function, dtype, shape=(3, 4)):
@@ -35,7 +36,7 @@ def narrowed(x):
 
 def computed(func, values):
     results = [tvm.runtime.tensor(np.full(values.shape, np.nan)) for _ in range(2)]
-    tvm.compile(func, "llvm")(tvm.runtime.tensor(values), *results)
+    compile_library(func)(tvm.runtime.tensor(values), *results)
     return [result.numpy() for result in results]
 
 
@@ -65,7 +66,7 @@ def test_symbolic_extents_and_integers_stay():
     promoted, _ = promote_kernel(func)
     assert [str(param.ty.dtype) for param in promoted.params] == ["float64", "int64", "float64"]
     result = tvm.runtime.tensor(np.zeros(3))
-    tvm.compile(promoted, "llvm")(
+    compile_library(promoted)(
         tvm.runtime.tensor(np.array([2.0, 3.0])), tvm.runtime.tensor(np.array([1, 0, 1])), result
     )
     assert result.numpy().tolist() == [3.0, 2.0, 3.0]
@@ -122,5 +123,5 @@ def test_bits_that_order_numbers_stay_those_of_float32():
     assert not obstacles
     values = np.array([1.0, -2.5, 1e-30, np.inf, -0.0])
     found = tvm.runtime.tensor(np.zeros(5, "int32"))
-    tvm.compile(promoted, "llvm")(tvm.runtime.tensor(values), found)
+    compile_library(promoted)(tvm.runtime.tensor(values), found)
     np.testing.assert_array_equal(found.numpy(), values.astype("float32").view("int32"))

@@ -6,6 +6,8 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
+from tests.running import compile_library
+
 CHANNELS = 3
 
 
@@ -54,7 +56,7 @@ def batch_norm_model(momentum=0.8, training_mode=0, *, give_statistics=False, ba
 
 def run_module(module, *arrays):
     """Run main on the VM; return arrays in nested lists, as main returns tuples."""
-    machine = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(compile_library(module).mod, tvm.cpu())
     return _arrays(machine["main"](*[tvm.runtime.tensor(np.asarray(a)) for a in arrays]))
 
 

@@ -10,6 +10,7 @@ from tvm import relax, s_tir, te
 import graphgrad as gg
 from graphgrad.ir.exact_divisions import write_exact_divisions
 from tests.labels import label
+from tests.running import compile_library
 
 VALUES = np.arange(12, dtype="float32")
 
@@ -40,7 +41,7 @@ def run(change, index):
     x = te.placeholder((12,), "float32", name="x")
     y = te.compute((6, 1), lambda i, k: x[index(i, k)], name="y")
     result = tvm.runtime.tensor(np.full((6, 1), np.nan, "float32"))
-    tvm.compile(change(te.create_prim_func([x, y])), "llvm")(tvm.runtime.tensor(VALUES), result)
+    compile_library(change(te.create_prim_func([x, y])))(tvm.runtime.tensor(VALUES), result)
     return result.numpy()[:, 0]
 
 
@@ -74,7 +75,7 @@ def test_indices_of_fused_loops():
     schedule.fuse(*schedule.get_loops(schedule.get_sblock("y")))
     func = write_exact_divisions(schedule.mod["main"])
     result = tvm.runtime.tensor(np.full((4, 4), np.nan, "float32"))
-    tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), result)
+    compile_library(func)(tvm.runtime.tensor(VALUES), result)
     np.testing.assert_array_equal(result.numpy(), [[0, 1, 1, 1]] * 4)
 
 

@@ -7,6 +7,7 @@ from tvm import te, tirx, topi
 
 from graphgrad.fallback.kernels.expressions import expressions_of, kernel_of, retype_kernel
 from tests.labels import label
+from tests.running import compile_library
 
 
 def wide(dtype):
@@ -39,7 +40,7 @@ def products(x):
 
 def computed(func, x, shape):
     result = tvm.runtime.tensor(np.full(shape, np.nan))
-    tvm.compile(func.with_attr("global_symbol", "f"), "llvm")(tvm.runtime.tensor(x), result)
+    compile_library(func.with_attr("global_symbol", "f"))(tvm.runtime.tensor(x), result)
     return result.numpy()
 
 

@@ -11,6 +11,7 @@ import graphgrad as gg
 from graphgrad.fallback.lowering.explicit_bindings import bind_shared_values
 from graphgrad.fallback.lowering.prim_func import create_prim_func
 from tests.fallback import running
+from tests.running import compile_library
 
 VALUES = np.array([0.3, -0.7, 0.05, 0.9])
 
@@ -43,7 +44,7 @@ def run(body):
     y = te.compute((4,), lambda i: body(x, i), name="y")
     func = bind_shared_values(te.create_prim_func([x, y]))
     result = tvm.runtime.tensor(np.full(4, np.nan))
-    tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), result)
+    compile_library(func)(tvm.runtime.tensor(VALUES), result)
     return result.numpy()
 
 
@@ -117,7 +118,7 @@ def test_stages_that_bind_the_same_variable():
     func = bind_shared_values(te.create_prim_func([x, first, second]))
     assert number_of_bindings(func) == 1
     results = [tvm.runtime.tensor(np.full(4, np.nan)) for _ in range(2)]
-    tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), *results)
+    compile_library(func)(tvm.runtime.tensor(VALUES), *results)
     np.testing.assert_allclose(
         results[0].numpy(), [*(2 * VALUES[:2]) ** 2, 0, (2 * VALUES[3]) ** 2]
     )
@@ -147,7 +148,7 @@ def test_bindings_of_recurrences(length):
     y = te.scan(start, step, state)
     args = [y] if length == 4 else [te.placeholder((length,), "float64", name="x"), y]
     result = tvm.runtime.tensor(np.full(4, np.nan))
-    call = tvm.compile(create_prim_func(args), "llvm")
+    call = compile_library(create_prim_func(args))
     call(*[result] if length == 4 else [tvm.runtime.tensor(VALUES), result])
     expected = [0.3]
     for _ in range(3):

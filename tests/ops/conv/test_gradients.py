@@ -6,12 +6,12 @@ from math import prod
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback.kinds import Kind, kind_of
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ops.conv import SPATIAL, Layouts, Window, convolution, data_gradient, weight_gradient
+from tests.running import compile_library
 
 STANDARD = {rank: Layouts.standard(rank) for rank in SPATIAL}
 LAST = {1: Layouts("NWC", "WIO"), 2: Layouts("NHWC", "HWIO"), 3: Layouts("NDHWC", "DHWIO")}
@@ -81,7 +81,7 @@ def placeholder(shape, dtype, name):
 
 
 def evaluated(inputs, output, *arrays):
-    function = tvm.compile(te.create_prim_func([*inputs, output]), target="llvm")
+    function = compile_library(te.create_prim_func([*inputs, output]))
     result = to_tensor(np.full([int(e) for e in output.shape], 77).astype(str(output.dtype)))
     function(*map(to_tensor, arrays), result)
     return result.numpy()

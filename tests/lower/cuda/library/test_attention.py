@@ -74,9 +74,16 @@ def ops(mod, name="main"):
     return [str(v.op.name) for v in values if isinstance(v, relax.Call)]
 
 
-@pytest.mark.parametrize("heads", [H, 2, 1])
-@pytest.mark.parametrize("causal", ["", "TopLeft", "BottomRight"])
-@pytest.mark.parametrize("wide", [False, True], ids=["half", "wide"])
+# Each pair of heads, mask and width: conversions around the call know of neither heads nor masks.
+@pytest.mark.parametrize(
+    ("heads", "causal", "wide"),
+    [
+        pytest.param(heads, causal, wide, id=f"{heads}-{causal}-{'wide' if wide else 'half'}")
+        for i, heads in enumerate([H, 2, 1])
+        for j, causal in enumerate(["", "TopLeft", "BottomRight"])
+        for wide in [(i + j) % 2 == 1]
+    ],
+)
 def test_attention_and_its_gradient(library, heads, causal, wide):
     mod = program(heads, causal, wide)
     changed = call_attention_library(mod, GPU)
