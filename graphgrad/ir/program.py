@@ -15,7 +15,7 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from .calls import calls_op
-from .kernel_structure import substitute_values
+from .visits import replace_nodes
 
 
 @dataclass
@@ -199,7 +199,8 @@ def substitute(expr: Any, environment: Mapping[Any, Any]) -> Any:
         # A branch may be emitted more than once, and no variable may be bound twice.
         new_bound = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
         replacements = {**environment, **new_bound}
-        return substitute_values(expr, replacements)
+        variables = (tvm.ir.Var, tvm.ir.GlobalVar)
+        return replace_nodes(expr, variables, lambda var: replacements.get(var, var))
     return expr
 
 

@@ -68,10 +68,19 @@ def donate(mod: tvm.IRModule) -> tvm.IRModule:
     ArgumentError
         The attribute is malformed, or names a parameter or an output twice.
     """
-    for name, func in list(mod.functions.items()):
-        if isinstance(func, relax.Function) and func.attrs and DONATED in func.attrs:
-            mod = _Donation(mod, name, func).apply()
-    return mod
+    donating = [
+        (name, func)
+        for name, func in mod.functions.items()
+        if isinstance(func, relax.Function) and func.attrs and DONATED in func.attrs
+    ]
+    if not donating:
+        return mod
+    # One builder, and one search for what is unused: each goes through the whole module.
+    builder = relax.BlockBuilder(mod)
+    replaced = [
+        kernel for name, func in donating for kernel in _Donation(builder, name, func).apply()
+    ]
+    return drop_unused_kernels(builder.get(), replaced)
 
 
 def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
@@ -106,16 +115,24 @@ def donated_params(func: relax.Function) -> set[Any]:
 
 
 class _Donation:
-    """The donations of one Relax function."""
+    """The donations of one Relax function of a builder's module."""
 
-    def __init__(self, mod: tvm.IRModule, name: tvm.ir.GlobalVar, func: relax.Function):
-        self.mod, self.name, self.func = mod, name, func
-        self.aliases: Aliases = Module(mod.functions, views=True).function(name)
+    def __init__(self, builder: relax.BlockBuilder, name: tvm.ir.GlobalVar, func: relax.Function):
+        self.mod: tvm.IRModule = builder.get()
+        self.name, self.func = name, func
+        self._builder = builder
+        self.aliases: Aliases = Module(self.mod.functions, views=True).function(name)
         self.outputs = _flatten(self.aliases.result)
         self.pairs = _requested(name, func, len(self.outputs))
 
-    def apply(self) -> tvm.IRModule:
-        """The module in which this function makes its safe donations, and records them."""
+    def apply(self) -> list[Any]:
+        """Let the function make its safe donations, and record them.
+
+        Returns
+        -------
+        list of GlobalVar
+            The kernels that it calls others in place of.
+        """
         accepted: dict[Any, dict[int, int]] = {}
         granted = []
         for parameter, output in self.pairs if may_have_donations(self.mod, self.name) else []:
@@ -271,8 +288,8 @@ class _Donation:
         """The kernel that a value calls by `call_tir`, without symbolic arguments; else None."""
         return self.mod[value.args[0]] if is_kernel_call(value) else None
 
-    def _rewrite(self, accepted: dict[Any, dict[int, int]], granted: list[list[int]]) -> Any:
-        """The module with calls that write over arguments.
+    def _rewrite(self, accepted: dict[Any, dict[int, int]], granted: list[list[int]]) -> list[Any]:
+        """Put calls that write over arguments into the function; as `apply`.
 
         Parameters
         ----------
@@ -281,10 +298,9 @@ class _Donation:
         granted : list of [int, int]
             The granted pairs.
         """
-        builder = relax.BlockBuilder(self.mod)
         calls = [self.aliases.calls[var] for var in accepted]
         replaced = {
-            var: self._in_place(builder, call, results)
+            var: self._in_place(call, results)
             for call, (var, results) in zip(calls, accepted.items(), strict=True)
         }
 
@@ -294,10 +310,10 @@ class _Donation:
             return [relax.VarBinding(binding.var, replaced[binding.var], binding.span)]
 
         func = replace_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
-        builder.update_func(self.name, func.with_attr(DONATED_DONE, granted))
-        return drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
+        self._builder.update_func(self.name, func.with_attr(DONATED_DONE, granted))
+        return [call.args[0] for call in calls]
 
-    def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
+    def _in_place(self, call: Any, results: dict[int, int]) -> Any:
         """A call with some of its results written over arguments."""
         kernel = self._kernel(call)
         assert kernel is not None
@@ -306,12 +322,14 @@ class _Donation:
             kernel.params[arguments + result]: kernel.params[argument]
             for result, argument in results.items()
         }
-        name = builder.add_func(overwriting(kernel, shared), f"{call.args[0].name_hint}_in_place")
+        overwriting_kernel = overwriting(kernel, shared)
+        name = self._builder.add_func(overwriting_kernel, f"{call.args[0].name_hint}_in_place")
         types = result_types(call.ty)
         # To `call_tir_inplace`, -1 is a result in memory of its own.
         indices = [results.get(result, -1) for result in range(len(types))]
         types = types if len(types) > 1 else types[0]
-        return builder.normalize(relax.op.call_tir_inplace(name, call.args[1], indices, types))
+        in_place = relax.op.call_tir_inplace(name, call.args[1], indices, types)
+        return self._builder.normalize(in_place)
 
 
 def _is_called(mod: tvm.IRModule, name: Any) -> bool:

@@ -75,9 +75,14 @@ def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
 
     Of a parameter that is a tuple, all tensors in it are compared.
     """
-    for name, function in _overwriting(mod, DONATED_DONE):
-        mod = _add_check(mod, name, function)
-    return mod
+    overwriting = _overwriting(mod, DONATED_DONE)
+    if not overwriting:
+        return mod
+    # One builder: each that takes a module looks at all of its functions.
+    builder = relax.BlockBuilder(mod)
+    for name, function in overwriting:
+        _add_check(builder, name, function)
+    return builder.get()
 
 
 @compiler_pass(Phase.FUSED, because="the kernels that copy are to be scheduled")
@@ -127,25 +132,23 @@ class _Argument:
     buffer: Any
 
 
-def _add_check(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
-    """The module with a function that first calls a kernel which refuses shared memory."""
+def _add_check(builder: relax.BlockBuilder, name: Any, function: relax.Function) -> None:
+    """Let a function of the builder's module first call a kernel that refuses shared memory."""
     bindings: list[Any] = []
     donated, others = _split_by_use(function, DONATED_DONE, bindings)
     if len(donated) + len(others) < 2:
-        return mod
+        return
     names = _SEPARATOR.join(argument.name for argument in (*donated, *others))
 
     def refused(overwritten: Any, other: Any) -> Any:
         call = tirx.call_packed(_REFUSE, name.name_hint, names, overwritten, other)
         return tirx.Evaluate(call)
 
-    builder = relax.BlockBuilder(mod)
     kernel = _kernel([*donated, *others], len(donated), refused)
     variable = builder.add_func(kernel, f"{name.name_hint}_overlap_check")
     call = relax.Call(variable, [argument.value for argument in (*donated, *others)])
     bindings.append(relax.VarBinding(relax.Var("_", relax.TupleType([])), call))
     builder.update_func(name, begin_with(function, bindings))
-    return builder.get()
 
 
 def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:

@@ -240,7 +240,7 @@ def _write_library(
     """Write the library for some input shapes; return what the manifest says of it."""
     forward = step_recipe.forward(shapes.values())
     functions = {"step": step_recipe.step_name, "evaluate": FORWARD}
-    mod = _add_evaluation(step_recipe.step(forward), step_recipe.evaluation(shapes.values()))
+    mod = step_recipe.evaluation(shapes.values(), beside=step_recipe.step(forward))
     if step_recipe.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         mod.update(step_recipe.end_of_window())
@@ -291,18 +291,6 @@ def _to_record(
             lowered = taken
             facts[name] = {"workspace": asdict(workspace), "returned": asdict(returned)}
     return lowered, facts
-
-
-def _add_evaluation(step: tvm.IRModule, evaluation: tvm.IRModule) -> tvm.IRModule:
-    """The step's module with the inference function of the model added."""
-    # Kernels of one name are those of the model, which both modules hold.
-    names_in_step = {variable.name_hint for variable in step.get_global_vars()}
-    added = {
-        variable: function
-        for variable, function in evaluation.functions.items()
-        if variable.name_hint not in names_in_step
-    }
-    return tvm.IRModule({**step.functions, **added})
 
 
 def _write_kernels(folder: Path, library: Path, executable: Any, arch: str) -> None:

@@ -184,12 +184,21 @@ class Recipe(Objective):
         """The variables of a function that scales its loss, or divides by the scale."""
         return LossScale() if self.precision.scales_loss else None
 
-    def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
-        """The forward pass in inference form, without a loss, for shapes of the inputs."""
+    def evaluation(
+        self, shapes: Iterable[Sequence[int]], beside: tvm.IRModule | None = None
+    ) -> tvm.IRModule:
+        """The forward pass in inference form, without a loss, for shapes of the inputs.
+
+        Parameters
+        ----------
+        shapes : iterable of shapes
+        beside : IRModule, optional
+            The module to add it to; by default, one of the kernels that it may call.
+        """
         no_loss = ResolvedLoss(self.model, None)
         forward = self._inference.forward(no_loss, shapes, self.layout)
         forward = self.with_attention(forward, is_trained=False)
-        return write_program(forward.program, FORWARD)
+        return write_program(forward.program, FORWARD, beside)
 
     @cached_property
     def _inference(self) -> InlinedModel:

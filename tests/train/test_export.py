@@ -319,6 +319,22 @@ def test_kernels_of_any_name(tmp_path, accumulate):
     np.testing.assert_array_equal(next(iter(exported.evaluate(x).values())), output)
 
 
+def test_kernels_that_the_step_and_the_evaluation_have_each(tmp_path):
+    """Mixed precision makes loops of its own of both forms, under the same names."""
+    settings = {"optimizer": gg.optim.SGD(0.1), "precision": "bfloat16"}
+    model = gg.from_onnx(derived_nets.lstm())
+    step = gg.train_step(model, **settings)
+    shape = (4, derived_nets.TIMES, derived_nets.FEATURES)
+    gg.export_step(model, tmp_path / "e", shapes={"input": shape}, **settings)
+    exported, x, y = ExportedStep(tmp_path / "e"), random(*shape), np.arange(4)
+    for name, expected in gg.train_step(model).evaluate(x).items():
+        bound = 0.1 * np.abs(expected).max()
+        np.testing.assert_allclose(exported.evaluate(x)[name], expected, atol=bound)
+    assert float(step(x, y)) == float(exported(x, y))
+    for name, expected in step.evaluate(x).items():
+        np.testing.assert_array_equal(exported.evaluate(x)[name], expected)
+
+
 def test_a_kernel_named_like_a_function_of_ours():
     model = calling_kernels("kernel")
     (old,) = (each for each in model.mod.functions if each.name_hint == "kernel")

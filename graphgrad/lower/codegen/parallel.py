@@ -13,17 +13,18 @@ this file calls. Their order is that of ``tvm.relax.build`` of 0.27.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import tvm
 from tvm import relax, tirx
 from tvm.ir import prim
 from tvm.relax import vm_build
+from tvm.s_tir import SBlockRealize
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from ...ir.kernel_structure import static
 from ...ir.visits import nodes_in
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
@@ -138,19 +139,14 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower_kernels")
     def lowering(mod: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-        binding = {var: func for var, func in mod.functions.items() if _binds(func)}
-        others = {var: func for var, func in mod.functions.items() if var not in binding}
         lowered = tvm.IRModule(attrs=mod.attrs)
-        if others:
-            whole = tvm.IRModule(others, attrs=mod.attrs)
-            # Instruments see the passes of the current context alone.
-            is_seen = bool(context.instruments)
-            with contextlib.nullcontext() if is_seen else _without_needless(context):
-                lowered = lower_all(whole)
-        if binding:
-            # TVM overlooks uses of common subexpressions inside of a `Let`. LLVM finds them, too.
-            with _without_needless(context, {"tirx.disable_cse_tir": True}):
-                lowered.update(lower_all(tvm.IRModule(binding)))
+        # Instruments see the passes of the current context alone.
+        groups = _by_lowering(mod, bool(context.instruments))
+        # The only kernel of a module would be marked as its entry.
+        needless = ("tirx.AnnotateEntryFunc",) if len(groups) > 1 else ()
+        for chosen, kernels in groups.items():
+            with chosen.context(context, needless):
+                lowered.update(lower_all(tvm.IRModule(kernels, attrs=mod.attrs)))
         return lowered
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.skip_checks")
@@ -160,24 +156,91 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
     return tvm.transform.Sequential([lowering, skip, add_ramps]), for_host, for_device
 
 
-def _binds(func: Any) -> bool:
-    """Whether expressions of a kernel bind variables."""
-    return isinstance(func, tirx.PrimFunc) and bool(nodes_in(func.body, prim.Let))
+class _Lowering(NamedTuple):
+    """How TVM lowers a kernel.
 
-
-def _without_needless(
-    context: tvm.transform.PassContext, further: Mapping[str, Any] = MappingProxyType({})
-) -> tvm.transform.PassContext:
-    """A pass context without the passes that processors do not need, and without instruments.
-
-    `further` are entries of the configuration besides those of the context.
+    Attributes
+    ----------
+    is_whole : bool
+        In the current pass context, with all passes and its instruments.
+    binds : bool
+        The kernel binds variables in expressions.
+    needless : tuple of str
+        Passes that would change nothing in it, beside `_NEEDLESS`.
     """
-    return tvm.transform.PassContext(
-        opt_level=context.opt_level,
-        required_pass=list(context.required_pass),
-        disabled_pass=[*context.disabled_pass, *_NEEDLESS],
-        config={**context.config, **further},
-    )
+
+    is_whole: bool
+    binds: bool
+    needless: tuple[str, ...]
+
+    def context(self, current: tvm.transform.PassContext, needless: tuple[str, ...]) -> Any:
+        """The pass context of the lowering; it has no instruments unless it is the current one.
+
+        `needless` are further passes that are left out.
+        """
+        if self.is_whole:
+            return contextlib.nullcontext()
+        # TVM overlooks uses of common subexpressions inside of a `Let`. LLVM finds them, too.
+        further = {"tirx.disable_cse_tir": True} if self.binds else {}
+        return tvm.transform.PassContext(
+            opt_level=current.opt_level,
+            required_pass=list(current.required_pass),
+            disabled_pass=[*current.disabled_pass, *_NEEDLESS, *self.needless, *needless],
+            config={**current.config, **further},
+        )
+
+
+_TELLING = (
+    prim.Let,
+    tirx.IfThenElse,
+    SBlockRealize,
+    tirx.AllocBuffer,
+    tirx.DeclBuffer,
+    tvm.ir.GlobalVar,
+)
+"""The nodes by which a kernel's lowering is chosen."""
+
+
+def _by_lowering(mod: tvm.IRModule, is_seen: bool) -> dict[_Lowering, Kernels]:
+    """Kernels by how they are lowered, where instruments may see the passes of some.
+
+    If any kernel calls another one all are lowered together: TVM rewrites calls inside of a module.
+    """
+    nodes_of = {variable: nodes_in(func, _TELLING) for variable, func in mod.functions.items()}
+    all_nodes = [node for nodes in nodes_of.values() for node in nodes]
+    if any(isinstance(node, tvm.ir.GlobalVar) for node in all_nodes):
+        nodes_of = dict.fromkeys(nodes_of, all_nodes)
+    groups: dict[_Lowering, Kernels] = {}
+    for variable, func in mod.functions.items():
+        groups.setdefault(_lowering_of(nodes_of[variable], is_seen), {})[variable] = func
+    return groups
+
+
+def _lowering_of(nodes: list[Any], is_seen: bool) -> _Lowering:
+    """How to lower a kernel with some nodes among those of `_TELLING`."""
+    binds = any(isinstance(node, prim.Let) for node in nodes)
+    if is_seen and not binds:
+        return _Lowering(True, binds, ())
+    needless = []
+    if not any(map(_allocates, nodes)):
+        needless.append("s_tir.CompactBufferAllocation")
+    if not any(map(_branches, nodes)):
+        needless.append("s_tir.HoistIfThenElse")
+    return _Lowering(False, binds, tuple(needless))
+
+
+def _allocates(node: Any) -> bool:
+    """Whether a node defines a buffer."""
+    if isinstance(node, SBlockRealize):
+        return bool(len(node.block.alloc_buffers))
+    return isinstance(node, tirx.AllocBuffer | tirx.DeclBuffer)
+
+
+def _branches(node: Any) -> bool:
+    """Whether a node is a branch, or is lowered to one: a block with a predicate, or that sets."""
+    if isinstance(node, SBlockRealize):
+        return node.block.init is not None or static(node.predicate) != 1
+    return isinstance(node, tirx.IfThenElse)
 
 
 register_tir_pipeline(PIPELINE, _tir_pipeline)

@@ -1,17 +1,17 @@
 """What the calls of a lowered CUDA program cost: launches, bytes, and the time that these need.
 
 A call of a kernel counts with the launches in it; a call of cuDNN as one. Bytes: each tensor counts
-once if it is read, and once if it is written. Of one of which few elements are read, the 32 bytes
-around each count; what a launch surely wrote before is in a cache, and not read. Buffers between
-the launches of a kernel count twice, workspaces twice. The time of a call is the largest of bytes /
-speed of memory, operations / rate, and the time of its launches: what no kernel could beat, not
-what these kernels take.
+once if it is read, and once if it is written. Of one of which few elements are read, these count if
+they are rows, and otherwise the 32 bytes around each; what a launch surely wrote before is in a
+cache, and not read. Buffers between the launches of a kernel count twice, workspaces twice. The
+time of a call is the largest of bytes / speed of memory, operations / rate, and the time of its
+launches: what no kernel could beat, not what these kernels take.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.kernel_structure import buffer_of, static
+from ...ir.kernel_structure import buffer_of, static, substitute_values
 from ...ir.tensor import bits
 from ...ir.visits import nodes_in
 from ...ir.warps import WARP
@@ -158,13 +158,13 @@ def _bytes_of_parameters(func: tirx.PrimFunc) -> float:
         if hasattr(each.ty, "shape"):
             size = _bytes(each.ty)
             # One without accesses may be read through a pointer.
-            elements = reads.get(each, 0 if each in written else math.inf)
-            moved += min(size, elements * SECTOR) + (size if each in written else 0)
+            read = reads.get(each, 0 if each in written else math.inf)
+            moved += min(size, read) + (size if each in written else 0)
     return moved
 
 
 def _traffic(func: tirx.PrimFunc) -> tuple[dict[Any, float], set[Any]]:
-    """How many elements at most a kernel reads of each tensor, and which tensors it writes.
+    """How many bytes at most a kernel reads of each tensor, and which tensors it writes.
 
     Views count as what they view. Each launch reads what it has not surely written before.
     """
@@ -176,6 +176,7 @@ def _traffic(func: tirx.PrimFunc) -> tuple[dict[Any, float], set[Any]]:
     reads: dict[Any, float] = {}
     written: set[Any] = set()
     cached: set[Any] = set()
+    named = {each.var for each in nodes_in(func.body, tirx.Bind)}
     for node, runs, is_sure in _accesses(func.body, 1):
         if isinstance(node, tirx.For):
             cached.clear()
@@ -187,8 +188,34 @@ def _traffic(func: tirx.PrimFunc) -> tuple[dict[Any, float], set[Any]]:
             if is_sure:
                 cached.add(tensor)
         elif tensor not in cached:
-            reads[tensor] = reads.get(tensor, 0) + runs
+            reads[tensor] = reads.get(tensor, 0) + runs * _bytes_of_read(node, named)
     return reads, written
+
+
+def _bytes_of_read(access: Any, named: Container[Any]) -> int:
+    """What a load of an element moves: a sector, or the element where rows are read in order.
+
+    `named` are variables that stand for any value.
+    """
+    width = bits(str(access.source.dtype)) // 8
+    if not access.indices or (static(access.source.shape[-1]) or 0) * width < SECTOR:
+        return SECTOR
+    last = access.indices[-1]
+    variables = list(dict.fromkeys(nodes_in(last, tvm.ir.Var)))
+    if nodes_in(last, tvm.ir.TensorLoad) or any(each in named for each in variables):
+        return SECTOR
+    start = {each: tirx.const(0, str(each.ty)) for each in variables}
+    analyzer = tvm.sym.Analyzer()
+
+    def at(values: dict[Any, Any]) -> Any:
+        return analyzer.simplify(substitute_values(last, values))
+
+    begin = at(start)
+    is_in_order = any(
+        static(analyzer.simplify(at(start | {each: tirx.const(1, str(each.ty))}) - begin)) == 1
+        for each in variables
+    )
+    return width if is_in_order else SECTOR
 
 
 def _accesses(

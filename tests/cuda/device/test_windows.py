@@ -71,13 +71,14 @@ POOLINGS = {
 }
 
 
-def behind_maps(dtype, image, size, strides, padding):
+def behind_maps(dtype, image, size, strides, padding, **attributes):
     """A max pooling of what a norm and its ReLU make, which is in no memory."""
 
     def function(x, mean, scale):
         y = op.multiply(op.subtract(op.astype(x, "float32"), mean), scale)
         y = op.nn.relu(op.astype(y, dtype))
-        return MAX(y, (size, size), (strides,) * 2, (padding,) * 2, layout="NHWC")
+        windows = ((size, size), (strides,) * 2, (padding,) * 2)
+        return MAX(y, *windows, layout="NHWC", **attributes)
 
     return function, (dtype, image), ("float32", image[3:]), ("float32", image[3:])
 
@@ -87,6 +88,12 @@ MAXIMA = {
     "max-of-a-norm-halves": behind_maps("bfloat16", (2, 38, 39, 32), 3, 2, 1),
     "max-of-a-norm-apart": behind_maps("bfloat16", (3, 38, 40, 24), 2, 2, 0),
     "max-of-a-norm-odd": behind_maps("float16", (3, 39, 41, 25), 3, 2, 1),
+    "max-of-a-norm-behind-the-end": behind_maps(
+        "bfloat16", (3, 38, 41, 16), 3, 3, 0, ceil_mode=True
+    ),
+    "max-of-a-norm-dilated": behind_maps(
+        "float32", (3, 38, 41, 24), 3, 2, 1, dilation=(2, 1), ceil_mode=True
+    ),
     "max-of-a-norm-in-padding": behind_maps("float32", (2, 60, 64, 16), 2, 2, 3),
 }
 

@@ -194,6 +194,80 @@ def test_kernels_that_call_each_other_stay_together():
 
 
 @T.prim_func(s_tir=True)
+def branching(x: T.Buffer((8,), "float32"), y: T.Buffer((4, 8), "float32")):
+    for i, j in T.grid(4, 8):
+        if i < 2:
+            y[i, j] = x[j]
+
+
+@T.prim_func(s_tir=True)
+def predicated(x: T.Buffer((6,), "float32"), y: T.Buffer((6, 8), "float32")):
+    for i, k, j in T.grid(2, 4, 8):
+        with T.sblock("copied"):
+            row, column = T.axis.spatial(6, i * 4 + k), T.axis.spatial(8, j)
+            T.where(i * 4 + k < 6)
+            y[row, column] = x[row]
+
+
+@T.prim_func(s_tir=True)
+def initialized(x: T.Buffer((4, 8), "float32"), y: T.Buffer((8,), "float32")):
+    for i, j in T.grid(8, 4):
+        with T.sblock("total"):
+            column, row = T.axis.remap("SR", [i, j])
+            with T.init():
+                y[column] = T.float32(0)
+            y[column] = y[column] + x[row, column]
+
+
+@T.prim_func(s_tir=True)
+def allocating(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
+    rows = T.sblock_alloc_buffer((4, 8), "float32")
+    for i in range(4):
+        for j in range(8):
+            with T.sblock("squares"):
+                row, column = T.axis.remap("SS", [i, j])
+                rows[row, column] = x[row, column] * x[row, column]
+        for j in range(8):
+            with T.sblock("reversed"):
+                row, column = T.axis.remap("SS", [i, j])
+                y[row, column] = rows[row, 7 - column]
+
+
+@T.prim_func(s_tir=True)
+def copying(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
+    for i, j in T.grid(4, 8):
+        with T.sblock("copied"):
+            row, column = T.axis.remap("SS", [i, j])
+            y[row, column] = x[row, column]
+
+
+def test_passes_are_left_out_where_they_change_nothing(monkeypatch):
+    kernels = (branching, predicated, initialized, allocating, copying)
+    mod = tvm.IRModule({str(func.attrs["global_symbol"]): func for func in kernels})
+    host = for_cores(1)
+    mod = tirx.transform.BindTarget(host.with_host(host))(mod)
+
+    def lowered_kernels():
+        lowering, _, _ = tirx.get_tir_pipeline(parallel_compile.PIPELINE)
+        return {variable.name_hint: func for variable, func in lowering(mod).functions.items()}
+
+    needless, context = [], parallel_compile._Lowering.context
+
+    def recorded(lowering, *arguments):
+        needless.append(lowering.needless)
+        return context(lowering, *arguments)
+
+    monkeypatch.setattr(parallel_compile._Lowering, "context", recorded)
+    chosen = lowered_kernels()
+    assert sorted(map(len, needless)) == [1, 1, 2]
+    monkeypatch.setattr(parallel_compile, "_allocates", lambda node: True)
+    monkeypatch.setattr(parallel_compile, "_branches", lambda node: True)
+    for name, func in lowered_kernels().items():
+        tvm.ir.assert_structural_equal(chosen[name], func)
+    assert needless[-1] == ()
+
+
+@T.prim_func(s_tir=True)
 def remainders(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
     T.func_attr({"global_symbol": "remainders"})
     for i in range(4):

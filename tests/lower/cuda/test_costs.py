@@ -33,6 +33,20 @@ def test_of_a_table_the_elements_that_are_read_count():
     assert moved([table, words], chosen) == 4 * ROWS + 8 * ROWS + SECTOR * ROWS
 
 
+def test_of_rows_what_is_read_counts():
+    table = te.placeholder((WORDS, WIDTH), name="table")
+    words = te.placeholder((ROWS,), "int64", name="words")
+    rows = te.compute((ROWS, WIDTH), lambda i, j: table[words[i], j])
+    assert moved([table, words], rows) == 2 * 4 * ROWS * WIDTH + 8 * ROWS
+
+
+def test_of_every_other_element_all_sectors_count():
+    table = te.placeholder((WORDS, 2 * WIDTH), name="table")
+    words = te.placeholder((ROWS,), "int64", name="words")
+    halves = te.compute((ROWS, WIDTH), lambda i, j: table[words[i], 2 * j])
+    assert moved([table, words], halves) == (4 + SECTOR) * ROWS * WIDTH + 8 * ROWS
+
+
 def test_so_do_those_that_are_summed():
     table = te.placeholder((WORDS, WIDTH), name="table")
     words = te.placeholder((SUMMED,), "int64", name="words")
