@@ -22,6 +22,12 @@ KERNEL_OF_COPY = "graphgrad.copy"
 RUNS_ON_HOST = "graphgrad.runs_on_host"
 """Attribute of a kernel of a device's program that is meant for the host: it compares addresses."""
 
+RECOMPUTABLE = "graphgrad.recomputable"
+"""Attribute of a map that may be computed in each of its readers, whatever its expressions are."""
+
+BROADCAST_PATTERN = 1
+"""TVM's ``kBroadcast``, the kind of maps that its fusion puts in front of reductions."""
+
 INJECTIVE_PATTERN = 2
 """One of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
 injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion

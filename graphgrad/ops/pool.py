@@ -11,6 +11,7 @@ Data are in the layout of the pooling, `Pool.layout`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,6 +136,32 @@ def _sum_over_windows(
 
     total = te.compute(tuple(shape), element, name="sum_over_windows")
     return cast(total, dtype)
+
+
+def scattered_maxima(
+    attrs: Any, shape: Sequence[Any], ct: te.Tensor, index: te.Tensor
+) -> te.Tensor:
+    """The cotangent of `max_scatter_expression` as a map, which adds up its few windows in turn."""
+    pool = Pool.of(attrs)
+    extents = pool.spatial(ct.shape)
+    counts = [int(axis.dom.extent) for axis in pool.windows_over_element(extents)]
+    dtype = str(ct.dtype)
+    accumulator = accumulator_dtype(dtype)
+    zero = tirx.const(0, dtype)
+
+    def element(*element_index: Any) -> Any:
+        total = tirx.const(0, accumulator)
+        for windows in itertools.product(*map(range, counts)):
+            over = [tirx.const(window, "int64") for window in windows]
+            outputs, taps, reads = pool.reached_by(pool.spatial(element_index), over, extents)
+            at = pool.indices(element_index, outputs)
+            # The place is widened: TVM pushes a narrowing of the tap into its divisions.
+            is_maximum = index(*at).astype("int32") == pool.tap_number(taps).astype("int32")
+            term = tirx.if_then_else(reads, tirx.Select(is_maximum, ct(*at), zero), zero)
+            total = total + term.astype(accumulator)
+        return total.astype(dtype)
+
+    return te.compute(tuple(shape), element, name="scattered_maxima")
 
 
 def avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:

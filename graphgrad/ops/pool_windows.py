@@ -145,6 +145,9 @@ class Pool:
                 output = window
             else:  # the last that starts at or before the element, and those before it
                 output = tirx.floordiv(padded, stride) - window
+                # With a number behind the division TVM's `FlattenBuffer` divides by zero.
+                if isinstance(window, tirx.IntImm):
+                    output = tirx.floordiv(padded - window * stride, stride)
             offset = padded - output * stride
             tap = tirx.floordiv(offset, dilation)
             outputs.append(output)

@@ -8,6 +8,10 @@ pooling's kernel, and the input is in no memory.
 The gradient of such a ReLU does read it: it passes what the pooling hands on where the input x is
 positive. An element that gets a cotangent is equal to the maximum y of a window. So the mask may as
 well be that of the maxima: where(x ≤ 0, 0, scatter(ȳ)) = scatter(where(y ≤ 0, 0, ȳ)).
+
+What it scatters is a map then: an element adds up the cotangents of the few windows over it whose
+place it is. That reads fewer bytes than the element has, so its readers compute it
+(`lower/fusion/recompute.py`), and it need be in no memory either.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ import tvm
 from tvm import relax
 
 from ...ir.calls import calls_op
-from ...ir.kernel_calls import REDUCTION_PATTERN, uses_in
+from ...ir.kernel_calls import BROADCAST_PATTERN, RECOMPUTABLE, REDUCTION_PATTERN, uses_in
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import is_float, type_shape
 from ...memory.effect_order import may_write
-from ...ops.pool import max_with_index
+from ...ops.pool import max_with_index, scattered_maxima
 from ...ops.pool_windows import LAYOUTS, Pool
 from ..graph.permuted_products import drop_unread
 
@@ -39,7 +43,8 @@ _Bound = Mapping[Any, Any]
 """What variables are bound to."""
 
 _MAX_OVERLAP = 4
-"""Windows over an element, on average: a map in front of a pooling is computed for each."""
+"""Windows over an element: a map in front of a pooling is computed for each, and its cotangent is
+their sum wherever that is read."""
 
 
 @compiler_pass(
@@ -67,7 +72,8 @@ def find_maxima(mod: tvm.IRModule) -> tvm.IRModule:
                 else block
                 for block in blocks
             ]
-        blocks = drop_unread(blocks, func, {_SCATTER, _IS_AT_MOST})
+            # Masks leave a scatter unread, which must not become a map as well.
+            blocks = drop_unread(blocks, func, {_SCATTER, _IS_AT_MOST})
         return replace_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))
 
     return map_functions(mod, changed, builder)
@@ -142,6 +148,11 @@ def _with_places(
     for binding in bindings:
         if binding.var in moved:
             continue
+        if calls_op(binding.value, _SCATTER) and binding.value.args[1] in moved:
+            yield relax.VarBinding(
+                binding.var, _scatter_as_map(builder, binding.value), binding.span
+            )
+            continue
         place = place_of.get(binding.var)
         if place is None:
             yield binding
@@ -162,6 +173,19 @@ def _with_places(
             yield relax.VarBinding(result.var, item, result.span)
 
 
+def _scatter_as_map(builder: relax.BlockBuilder, scatter: Any) -> Any:
+    """What a pooling's gradient scatters, as a map, which is computed where it is read."""
+    return builder.normalize(
+        builder.call_te(
+            partial(scattered_maxima, scatter.attrs, type_shape(scatter.ty)),
+            *scatter.args[:2],
+            primfunc_name_hint="scattered_maxima",
+            # Stock fusion puts no map of the kind "injective" in front of a reduction.
+            primfunc_attrs={"op_pattern": BROADCAST_PATTERN, RECOMPUTABLE: True},
+        )
+    )
+
+
 def _are_one_pooling(bound: _Bound, index: Any) -> bool:
     """Whether the maxima of an index are those of a pooling that may as well compute it."""
     x, maxima = index.args
@@ -169,14 +193,16 @@ def _are_one_pooling(bound: _Bound, index: Any) -> bool:
     if not any(calls_op(pooling, name) for name in _POOLINGS):
         return False
     pool, attrs = Pool.of(index.attrs), pooling.attrs
-    overlap = math.prod(pool.size) / math.prod(pool.strides)
+    most_windows = [
+        int(a.dom.extent) for a in pool.windows_over_element(pool.spatial(type_shape(index.ty)))
+    ]
     return (
         pooling.args[0].same_as(x)
         and str(attrs.layout) == str(attrs.out_layout)
         and Pool.of(attrs) == pool
         and pool.layout[-1] == "C"
         and pool.index_dtype == "int8"  # few enough terms for a thread
-        and overlap <= _MAX_OVERLAP
+        and math.prod(most_windows) <= _MAX_OVERLAP
         and is_float(str(x.ty.dtype))
         and all(isinstance(extent, int) for extent in type_shape(x.ty))
     )

@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from ...ir.kernel_calls import (
     INJECTIVE_PATTERN,
     OPAQUE_PATTERN,
+    RECOMPUTABLE,
     REDUCTION_PATTERN,
     arguments_of,
     bytes_of,
@@ -88,6 +89,8 @@ class _Kernel:
     params : list of Buffer
     is_cheap_map : bool
         Whether it may be computed several times.
+    is_marked : bool
+        Whether it says so itself (`RECOMPUTABLE`). It counts as no larger than others may be.
     functions : int
         How many calls of exponentials and the like it has.
     """
@@ -96,25 +99,31 @@ class _Kernel:
     stages: list[Stage]
     params: list[Any]
     is_cheap_map: bool
+    is_marked: bool
     functions: int
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> _Kernel:
         """The description of a kernel, from its stages and the kind that TVM has noted."""
-        kind = int((func.attrs or {}).get("op_pattern", OPAQUE_PATTERN))
+        attributes = func.attrs or {}
+        kind = int(attributes.get("op_pattern", OPAQUE_PATTERN))
         kernel_stages = stages(func) or []
+        is_marked = RECOMPUTABLE in attributes
         is_cheap_map = (
-            kind <= INJECTIVE_PATTERN and bool(kernel_stages) and all(map(_is_cheap, kernel_stages))
+            kind <= INJECTIVE_PATTERN
+            and bool(kernel_stages)
+            and (is_marked or all(map(_is_cheap, kernel_stages)))
         )
         functions = sum(len(_functions(stage)) for stage in kernel_stages)
-        return cls(kind, kernel_stages, list(func.params), is_cheap_map, functions)
+        return cls(kind, kernel_stages, list(func.params), is_cheap_map, is_marked, functions)
 
     @property
     def operations(self) -> int:
         """The size of its expressions, and what its functions count for."""
-        return (
-            sum(stage.operations for stage in self.stages) + _FUNCTION_OPERATIONS * self.functions
-        )
+        count = sum(stage.operations for stage in self.stages)
+        if self.is_marked:
+            count = min(count, _MAX_OPERATIONS)
+        return count + _FUNCTION_OPERATIONS * self.functions
 
     def may_compute(self, position: int, elements: int, with_functions: bool) -> bool:
         """Whether an argument of so many elements may be computed where it is read.
@@ -251,9 +260,10 @@ class _Block:
         """The readers of a map, grouped by the copy that they read.
 
         Readers in one kernel share what calls functions: copies there would count as calls that
-        stock fusion puts into one kernel, of which there is a limit.
+        stock fusion puts into one kernel, of which there is a limit. Nor is what is marked copied.
         """
-        if not self._functions(binding):
+        kernel = self._kernels[binding.var]
+        if not (kernel is not None and (kernel.functions or kernel.is_marked)):
             return [[reader] for reader in readers]
         groups: dict[Any, list[Any]] = {}
         for reader in readers:

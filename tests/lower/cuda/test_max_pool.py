@@ -5,7 +5,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.ir.calls import calls_op
+from graphgrad.ir.kernel_calls import arguments_of, is_kernel_call
 from graphgrad.ir.tensor import Emitter
 from graphgrad.ir.visits import nodes_in
 from graphgrad.lower.cuda.max_pool import find_maxima
@@ -38,11 +38,20 @@ def kernels(function, shape=SHAPE):
 
 
 def test_what_only_a_pooling_reads_is_in_no_memory():
-    names = kernels(lambda x: pooled(op.nn.relu(op.multiply(x, x))))
-    assert names[0] == "fused_multiply_relu_max_pool_with_index"
-    assert names[1] == "fused_less_equal_where"  # the mask is that of the maxima
-    assert len(names) == 3
-    assert names[2].startswith("fused_max_pool_scatter")
+    pooling, gradient = kernels(lambda x: pooled(op.nn.relu(op.multiply(x, x))))
+    assert pooling == "fused_multiply_relu_max_pool_with_index"
+    # The mask is that of the maxima, and in the kernel that multiplies by x.
+    assert gradient.startswith("fused_less_equal_where_scattered_maxima_multiply")
+
+
+def test_what_a_pooling_scatters_is_in_no_memory():
+    def centered(x):
+        return op.subtract(op.multiply(x, x), op.mean(x, [0, 1, 2], keepdims=True))
+
+    names = kernels(lambda x: pooled(op.nn.relu(centered(x))))
+    # A sum and a map read it, and each computes it.
+    assert sum("scattered_maxima" in name for name in names) == 2
+    assert "scattered_maxima" not in names
 
 
 @pytest.mark.parametrize(
@@ -77,8 +86,9 @@ def is_masked_before(choice):
             outputs = [builder.emit_output(each) for each in (maxima.expr, chosen)]
         builder.emit_func_output(relax.Tuple(outputs))
     bindings = find_maxima(builder.get())["main"].body.blocks[0].bindings
-    (scatter,) = [b for b in bindings if calls_op(b.value, "graphgrad.max_pool_scatter")]
-    return not scatter.value.args[0].same_as(ct)
+    calls = [each.value for each in bindings if is_kernel_call(each.value)]
+    (scatter,) = [call for call in calls if call.args[0].name_hint == "scattered_maxima"]
+    return not arguments_of(scatter)[0].same_as(ct)
 
 
 @pytest.mark.parametrize(
