@@ -155,8 +155,7 @@ def scattered_maxima(
             over = [tirx.const(window, "int64") for window in windows]
             outputs, taps, reads = pool.reached_by(pool.spatial(element_index), over, extents)
             at = pool.indices(element_index, outputs)
-            # The place is widened: TVM pushes a narrowing of the tap into its divisions.
-            is_maximum = index(*at).astype("int32") == pool.tap_number(taps).astype("int32")
+            is_maximum = index(*at) == pool.tap_number(taps).astype(str(index.dtype))
             term = tirx.if_then_else(reads, tirx.Select(is_maximum, ct(*at), zero), zero)
             total = total + term.astype(accumulator)
         return total.astype(dtype)

@@ -143,12 +143,15 @@ class Pool:
             padded = position + self.padding[axis]
             if self._runs_over_all(axis, extents[axis]):
                 output = window
+                offset = padded - output * stride
+            elif isinstance(window, tirx.IntImm):
+                # With a number behind the division TVM's `FlattenBuffer` divides by zero, and the
+                # bounds of a difference are too wide for the dtype of a place.
+                output = tirx.floordiv(padded - window * stride, stride)
+                offset = tirx.floormod(padded, stride) + window * stride
             else:  # the last that starts at or before the element, and those before it
                 output = tirx.floordiv(padded, stride) - window
-                # With a number behind the division TVM's `FlattenBuffer` divides by zero.
-                if isinstance(window, tirx.IntImm):
-                    output = tirx.floordiv(padded - window * stride, stride)
-            offset = padded - output * stride
+                offset = padded - output * stride
             tap = tirx.floordiv(offset, dilation)
             outputs.append(output)
             taps.append(tap)
