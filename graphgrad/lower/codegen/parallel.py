@@ -221,6 +221,9 @@ def _lowering_of(nodes: list[Any], is_seen: bool) -> _Lowering:
     binds = any(isinstance(node, prim.Let) for node in nodes)
     if is_seen and not binds:
         return _Lowering(True, binds, ())
+    # What a `Let` binds may be bound twice, until a pass renames it: those keep all passes.
+    if binds:
+        return _Lowering(False, binds, ())
     needless = []
     if not any(map(_allocates, nodes)):
         needless.append("s_tir.CompactBufferAllocation")
