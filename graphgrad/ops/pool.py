@@ -155,7 +155,9 @@ def scattered_maxima(
             over = [tirx.const(window, "int64") for window in windows]
             outputs, taps, reads = pool.reached_by(pool.spatial(element_index), over, extents)
             at = pool.indices(element_index, outputs)
-            is_maximum = index(*at) == pool.tap_number(taps).astype(str(index.dtype))
+            # As wide as its parts: of a window that does not reach the element, the number of the
+            # tap need not fit the dtype of places.
+            is_maximum = index(*at).astype("int64") == pool.tap_number(taps, "int64")
             term = tirx.if_then_else(reads, tirx.Select(is_maximum, ct(*at), zero), zero)
             total = total + term.astype(accumulator)
         return total.astype(dtype)

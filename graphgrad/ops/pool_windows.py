@@ -103,12 +103,12 @@ class Pool:
         """One reduction axis per spatial axis: it runs over the taps of a window."""
         return [te.reduce_axis((0, size), f"tap{axis}") for axis, size in enumerate(self.size)]
 
-    def tap_number(self, taps: Indices) -> Any:
-        """The row-major number of a tap, as `index_dtype`."""
+    def tap_number(self, taps: Indices, dtype: str | None = None) -> Any:
+        """The row-major number of a tap, as `index_dtype` unless another one is given."""
         number: Any = 0
         for tap, size in zip(taps, self.size, strict=True):
             number = number * size + tap
-        return number.astype(self.index_dtype)
+        return number.astype(dtype or self.index_dtype)
 
     def tap_of(self, number: Any) -> list[Any]:
         """The tap that has a row-major number."""
@@ -145,8 +145,7 @@ class Pool:
                 output = window
                 offset = padded - output * stride
             elif isinstance(window, tirx.IntImm):
-                # With a number behind the division TVM's `FlattenBuffer` divides by zero, and the
-                # bounds of a difference are too wide for the dtype of a place.
+                # With a number behind the division TVM's `FlattenBuffer` divides by zero.
                 output = tirx.floordiv(padded - window * stride, stride)
                 offset = tirx.floormod(padded, stride) + window * stride
             else:  # the last that starts at or before the element, and those before it

@@ -92,7 +92,8 @@ def _masked(
         return relax.VarBinding(relax.DataflowVar(name, value.ty), value, at.span)
 
     for binding in bindings:
-        scatter = _masked_scatter(binding.value, bound, uses)
+        is_plain = isinstance(binding, relax.VarBinding)
+        scatter = _masked_scatter(binding.value, bound, uses) if is_plain else None
         if scatter is None:
             yield binding
             continue
@@ -110,7 +111,11 @@ def _masked(
 
 
 def _masked_scatter(value: Any, bound: _Bound, uses: Counter[Any]) -> Any | None:
-    """The scatter of a pooling's gradient that a value masks by the pooling's input; or None."""
+    """The scatter of a pooling's gradient that a value masks by the pooling's input; or None.
+
+    Its index names elements of that input which are equal to the maxima it was made with, or NaN
+    where these are.
+    """
     if not calls_op(value, _CHOICE):
         return None
     condition, zero, scattered = value.args

@@ -12,7 +12,7 @@ from graphgrad.lower.cuda.max_pool import find_maxima
 from graphgrad.lower.pipeline import lower
 from graphgrad.ops.pool import max_pool, max_pool_index, max_pool_scatter
 from graphgrad.ops.pool_windows import Pool
-from tests.lower.cuda.sources import TARGET
+from tests.lower.cuda.sources import TARGET, cuda_source
 from tests.lower.programs import tensor_type
 
 op, const = relax.op, relax.const
@@ -106,3 +106,18 @@ def is_masked_before(choice):
 )
 def test_masks_in_front_of_the_scatter(choice, expected):
     assert is_masked_before(choice) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "strides", "shape"),
+    [(9, 7, (2, 30, 30, 16)), (11, 5, (2, 16, 16, 32)), (11, 10, (2, 56, 56, 32))],
+)
+def test_numbers_of_taps_fit_their_dtype(size, strides, shape):
+    """The numbers of taps of windows that do not reach an element would be above 127."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", tensor_type(*shape))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(pooled(op.nn.relu(op.multiply(x, x)), size, strides, 0))
+        builder.emit_func_output(y)
+    assert "scattered_maxima" in cuda_source(gg.vjp(builder.get(), "main"))
