@@ -97,7 +97,7 @@ def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from _of_tensors(manifest)
     target = manifest["target"]
     if target["kind"] == "cuda" and not _ARCH.fullmatch(target.get("arch", "")):
-        yield f"target.arch is {target.get('arch')!r}"
+        yield f"the arch of its target is {target.get('arch')!r}"
     entries, files = manifest["entries"], manifest["files"]
     accumulate = manifest.get("accumulate", 1)
     if not entries or not accumulate:
