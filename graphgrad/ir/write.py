@@ -194,24 +194,14 @@ def _written(
                 result = _outputs(builder, body(emitter), set(params))
         else:
             result = expression_of(body(emitter))
-        variable = builder.emit_func_output(result)
-    written = _renamed(builder.get(), variable, name)
+        written_as = builder.emit_func_output(result)
+    # The builder writes ``_`` in place of ``.``; nothing calls the function yet.
+    variable = tvm.ir.GlobalVar(name)
+    set_type(variable, written_as.ty)
+    functions = dict(builder.get().functions.items())
+    functions[variable] = functions.pop(written_as)
     # This also drops functions that the new one does not use.
-    return relax.transform.DeadCodeElimination([name])(written)
-
-
-def _renamed(mod: tvm.IRModule, variable: Any, name: str) -> tvm.IRModule:
-    """The module with a function, which nothing calls, under a name that may have dots.
-
-    The builder writes ``_`` in place of ``.``.
-    """
-    if variable.name_hint == name:
-        return mod
-    renamed = tvm.ir.GlobalVar(name)
-    set_type(renamed, variable.ty)
-    functions = dict(mod.functions.items())
-    functions[renamed] = functions.pop(variable)
-    return tvm.IRModule(functions, attrs=mod.attrs)
+    return relax.transform.DeadCodeElimination([name])(tvm.IRModule(functions))
 
 
 def _outputs(builder: relax.BlockBuilder, value: Any, params: set[Any]) -> Any:

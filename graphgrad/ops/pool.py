@@ -109,33 +109,35 @@ def _infer_position(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(call.args[0].ty.shape, "int64")
 
 
-def _sum_over_windows(
-    pool: Pool,
-    shape: Sequence[Dimension],
-    outputs: te.Tensor,
-    condition: Callable[[Indices, Any], Any],
-) -> te.Tensor:
-    """The sum, for each element of x, of the outputs whose windows read it, on a condition.
+_Condition = Callable[[Indices, Indices], Any]
+"""Whether an output counts, by its indices and the tap of its window that reads the element."""
 
-    `condition(indices, tap)` says of an output and the number of the tap that reads the element
-    whether the output counts.
-    """
-    extents = pool.spatial(outputs.shape)
-    over = pool.windows_over_element(extents)
+
+def _term_of_window(
+    pool: Pool, element: Indices, windows: Indices, outputs: te.Tensor, condition: _Condition
+) -> Any:
+    """The output of a window over an element of x, on a condition, in the dtype of its sum."""
     dtype = str(outputs.dtype)
-    accumulator = accumulator_dtype(dtype)
     zero = tirx.const(0, dtype)
+    extents = pool.spatial(outputs.shape)
+    positions, taps, reads = pool.reached_by(pool.spatial(element), windows, extents)
+    indices = pool.indices(element, positions)
+    # A selection, not a choice: what decides here differs along a vector, where to read does not.
+    chosen = tirx.Select(condition(indices, taps), outputs(*indices), zero)
+    return tirx.if_then_else(reads, chosen, zero).astype(accumulator_dtype(dtype))
 
-    def element(*element_index: Any) -> Any:
-        windows, taps, reads = pool.reached_by(pool.spatial(element_index), over, extents)
-        indices = pool.indices(element_index, windows)
-        # A selection, not a choice: what decides here differs along a vector, where to read does
-        # not.
-        chosen = tirx.Select(condition(indices, pool.tap_number(taps)), outputs(*indices), zero)
-        return te.sum(tirx.if_then_else(reads, chosen, zero).astype(accumulator), axis=over)
 
-    total = te.compute(tuple(shape), element, name="sum_over_windows")
-    return cast(total, dtype)
+def _sum_over_windows(
+    pool: Pool, shape: Sequence[Dimension], outputs: te.Tensor, condition: _Condition
+) -> te.Tensor:
+    """The sum, for each element of x, of the outputs whose windows read it, on a condition."""
+    over = pool.windows_over_element(pool.spatial(outputs.shape))
+    total = te.compute(
+        tuple(shape),
+        lambda *i: te.sum(_term_of_window(pool, i, over, outputs, condition), axis=over),
+        name="sum_over_windows",
+    )
+    return cast(total, str(outputs.dtype))
 
 
 def scattered_maxima(
@@ -143,24 +145,19 @@ def scattered_maxima(
 ) -> te.Tensor:
     """The cotangent of `max_scatter_expression` as a map, which adds up its few windows in turn."""
     pool = Pool.of(attrs)
-    extents = pool.spatial(ct.shape)
-    counts = [int(axis.dom.extent) for axis in pool.windows_over_element(extents)]
-    dtype = str(ct.dtype)
-    accumulator = accumulator_dtype(dtype)
-    zero = tirx.const(0, dtype)
+    counts = [int(axis.dom.extent) for axis in pool.windows_over_element(pool.spatial(ct.shape))]
+
+    def is_maximum(indices: Indices, taps: Indices) -> Any:
+        # As wide as its parts: of a window that does not reach the element, the number of the tap
+        # need not fit the dtype of the index.
+        return index(*indices).astype("int64") == pool.tap_number(taps, "int64")
 
     def element(*element_index: Any) -> Any:
-        total = tirx.const(0, accumulator)
-        for windows in itertools.product(*map(range, counts)):
-            over = [tirx.const(window, "int64") for window in windows]
-            outputs, taps, reads = pool.reached_by(pool.spatial(element_index), over, extents)
-            at = pool.indices(element_index, outputs)
-            # As wide as its parts: of a window that does not reach the element, the number of the
-            # tap need not fit the dtype of places.
-            is_maximum = index(*at).astype("int64") == pool.tap_number(taps, "int64")
-            term = tirx.if_then_else(reads, tirx.Select(is_maximum, ct(*at), zero), zero)
-            total = total + term.astype(accumulator)
-        return total.astype(dtype)
+        total = tirx.const(0, accumulator_dtype(str(ct.dtype)))
+        for numbers in itertools.product(*map(range, counts)):
+            windows = [tirx.const(number, "int64") for number in numbers]
+            total = total + _term_of_window(pool, element_index, windows, ct, is_maximum)
+        return total.astype(str(ct.dtype))
 
     return te.compute(tuple(shape), element, name="scattered_maxima")
 
@@ -204,11 +201,12 @@ def max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Ten
 
 def max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) -> te.Tensor:
     """The cotangent x̄ = Σ ȳ over the windows whose maximum is at the element."""
+    pool = Pool.of(call.attrs)
     return _sum_over_windows(
-        Pool.of(call.attrs),
+        pool,
         type_shape(call.ty),
         ct,
-        lambda indices, tap: index(*indices) == tap.astype(str(index.dtype)),
+        lambda indices, taps: index(*indices) == pool.tap_number(taps).astype(str(index.dtype)),
     )
 
 
@@ -288,8 +286,8 @@ def _maxima(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> te.Tensor:
 def max_with_index(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> list[te.Tensor]:
     """The maxima of the windows of floats, and the taps of the first of them.
 
-    They are those of `max_pool` and of `max_pool_index`, found in one pass: a term takes the place
-    of the result so far if it is larger, if it is the first NaN, or if there was no element before.
+    They are those of `max_pool` and of `max_pool_index`, found in one pass: a term replaces
+    the result so far if it is larger, if it is the first NaN, or if there was no element before.
     `shape` is that of the maxima, in the layout of x.
     """
     pool = Pool.of(attrs)
@@ -301,7 +299,7 @@ def max_with_index(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> list[te.Te
         return tuple(tirx.Select(is_new, new, old) for old, new in zip(a, b, strict=True))
 
     reducer = te.comm_reducer(
-        first, lambda *_: (minus_infinity(dtype), none), name="maximum_and_place"
+        first, lambda *_: (minus_infinity(dtype), none), name="maximum_and_index"
     )
     extents = pool.spatial(x.shape)
     taps = pool.reduce_axes()

@@ -10,7 +10,7 @@ positive. An element that gets a cotangent is equal to the maximum y of a window
 well be that of the maxima: where(x ≤ 0, 0, scatter(ȳ)) = scatter(where(y ≤ 0, 0, ȳ)).
 
 What it scatters is a map then: an element adds up the cotangents of the few windows over it whose
-place it is. That reads fewer bytes than the element has, so its readers compute it
+maximum it is. That reads fewer bytes than the element has, so its readers compute it
 (`lower/fusion/recompute.py`), and it need be in no memory either.
 """
 
@@ -63,11 +63,10 @@ def find_maxima(mod: tvm.IRModule) -> tvm.IRModule:
         values = [each.value for block in func.body.blocks for each in block.bindings]
         if may_write(func.body) or not any(calls_op(value, _INDEX) for value in values):
             return func
-        uses = uses_in(func)
         blocks = list(func.body.blocks)
-        for change in (_masked, _with_places):
+        for change in (partial(_mask_maxima, uses=uses_in(func)), _find_indices):
             blocks = [
-                replace_bindings(block, list(change(builder, block.bindings, uses)))
+                replace_bindings(block, list(change(builder, block.bindings)))
                 if isinstance(block, relax.DataflowBlock)
                 else block
                 for block in blocks
@@ -79,7 +78,7 @@ def find_maxima(mod: tvm.IRModule) -> tvm.IRModule:
     return map_functions(mod, changed, builder)
 
 
-def _masked(
+def _mask_maxima(
     builder: relax.BlockBuilder, bindings: Sequence[Any], uses: Counter[Any]
 ) -> Iterator[Any]:
     """Yield bindings with what a pooling's gradient scatters masked before, not behind."""
@@ -139,17 +138,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, tvm.ir.GenericConst) and not type_shape(value.ty)
 
 
-def _with_places(
-    builder: relax.BlockBuilder, bindings: Sequence[Any], _: Counter[Any]
-) -> Iterator[Any]:
-    """Yield bindings in which poolings tell the places of their maxima."""
+def _find_indices(builder: relax.BlockBuilder, bindings: Sequence[Any]) -> Iterator[Any]:
+    """Yield bindings in which poolings find the indices of their maxima."""
     bound = {binding.var: binding.value for binding in bindings}
-    place_of = {
+    index_of = {
         each.value.args[1]: each
         for each in reversed(bindings)
         if calls_op(each.value, _INDEX) and _are_one_pooling(bound, each.value)
     }
-    moved = {each.var for each in place_of.values()}
+    moved = {each.var for each in index_of.values()}
     for binding in bindings:
         if binding.var in moved:
             continue
@@ -158,8 +155,8 @@ def _with_places(
                 binding.var, _scatter_as_map(builder, binding.value), binding.span
             )
             continue
-        place = place_of.get(binding.var)
-        if place is None:
+        index = index_of.get(binding.var)
+        if index is None:
             yield binding
             continue
         call = binding.value
@@ -171,9 +168,9 @@ def _with_places(
                 primfunc_attrs={"op_pattern": REDUCTION_PATTERN},
             )
         )
-        pair = relax.DataflowVar(f"{binding.var.name}_and_place", both.ty)
+        pair = relax.DataflowVar(f"{binding.var.name}_and_index", both.ty)
         yield relax.VarBinding(pair, both, binding.span)
-        for number, result in enumerate((binding, place)):
+        for number, result in enumerate((binding, index)):
             item = builder.normalize(relax.TupleGetItem(pair, number))
             yield relax.VarBinding(result.var, item, result.span)
 

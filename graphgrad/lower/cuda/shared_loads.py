@@ -206,7 +206,7 @@ def _element(stage: Stage, indices: Sequence[Any]) -> Any:
     """What a map computes as the element at some indices."""
     (stored,), (value,) = stage.stores, stage.values
     at = {axis.var: index(0) for axis in stage.axes}
-    at |= {var: place for var, place in zip(stored.indices, indices, strict=True) if var in at}
+    at |= {var: each for var, each in zip(stored.indices, indices, strict=True) if var in at}
     return substitute_values(value, at)
 
 
