@@ -144,6 +144,7 @@ def test_the_vector_registers_follow_the_features(mcpu, width, registers):
     ("mcpu", "family"),
     [
         ("znver4", tuning.ZEN4),
+        ("znver5", replace(tuning.ZEN5, multiplies_pairs=True)),
         ("emeraldrapids", replace(tuning.AVX512, multiplies_pairs=True)),
         ("skylake-avx512", tuning.AVX512),
         ("x86-64-v4", tuning.AVX512),

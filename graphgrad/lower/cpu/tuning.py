@@ -13,9 +13,6 @@ import tvm
 
 from .features import uses_tiles
 
-_DOUBLE_PUMPED = ("znver4",)
-"""Processors, as LLVM names them, that compute 512 bits in two passes of 256."""
-
 
 @dataclass(frozen=True)
 class ContractionCosts:
@@ -27,6 +24,8 @@ class ContractionCosts:
     ----------
     near_bytes : int
         Bytes of data that are to stay in a core's second-level cache.
+    part_bytes : int
+        The same of a block of a part of a sum, all tiles of which read both factors again.
     element_load_cycles, vector_load_cycles : float
         Cycles that a load costs in spite of the multiply-adds that hide it.
     step_cycles : float
@@ -61,6 +60,7 @@ class ContractionCosts:
     """
 
     near_bytes: int = 5 << 17
+    part_bytes: int = 5 << 17
     element_load_cycles: float = 0.1
     vector_load_cycles: float = 0.35
     step_cycles: float = 1.0
@@ -99,6 +99,12 @@ class WinogradCosts:
         that cores share.
     image_block_bytes : int
         Bytes of factors and products of a block of images: half of a core's second-level cache.
+    streamed_block_bytes : int
+        The same where the weights' factors do not fit that cache: each block reads them once more
+        from the shared one, and the larger a block is, the fewer there are.
+    reread_share : float
+        Share of such weights' factors up to which those of the data are rather read once more for
+        each panel of weights.
     gradient_block_bytes : int
         Bytes of factors of a block of images for a weight gradient: a part of the shared cache.
     max_whole_bytes : int
@@ -112,6 +118,8 @@ class WinogradCosts:
     sum_move_cost: int = 10
     shared_bytes: int = 16 << 20
     image_block_bytes: int = 1 << 19
+    streamed_block_bytes: int = 1 << 19
+    reread_share: float = 0.0
     gradient_block_bytes: int = 4 << 20
     max_whole_bytes: int = 20 << 20
     depth_channels: int = 64
@@ -191,6 +199,7 @@ AVX512 = Processor(
     registers=32,
     contraction=ContractionCosts(
         near_bytes=1 << 20,
+        part_bytes=1 << 20,
         # Both ports are as wide as a register, so half of one takes as long.
         narrow_cycles=1.0,
         min_terms_per_part=512,
@@ -202,6 +211,19 @@ AVX512 = Processor(
 """AVX-512 of full width: two multiply-adds of 512 bits in a cycle, an L2 of 2 MB. Measured on a
 Xeon of the fifth generation, minimal filtering on an EPYC of the fifth; serves all of AVX-512 that
 are not known to be otherwise."""
+
+ZEN5 = replace(
+    AVX512,
+    contraction=replace(AVX512.contraction, near_bytes=5 << 17, part_bytes=3 << 16),
+    winograd=WinogradCosts(
+        tap_move_cost=15,
+        shared_bytes=12 << 20,
+        streamed_block_bytes=5 << 17,
+        reread_share=0.25,
+        depth_channels=128,
+    ),
+)
+"""AVX-512 of full width and an L2 of 1 MB. Measured on an EPYC of the fifth generation."""
 
 AVX2 = Processor(
     vector_bytes=32,
@@ -237,12 +259,15 @@ NEON = Processor(
 SSE = Processor(vector_bytes=16, registers=16)
 """128 bits, 16 registers, which is also assumed of unknown processors."""
 
+_AVX512_FAMILIES = {"znver4": ZEN4, "znver5": ZEN5}
+"""Families with AVX-512 by the names that LLVM has for their processors."""
+
 
 def processor_of(resolved: tvm.target.Target) -> Processor:
     """The processor of an llvm target, by its name and its features."""
     has = tvm.get_global_func("target.target_has_feature")
     if has("avx512f", resolved):
-        family = ZEN4 if str(resolved.attrs.get("mcpu", "")) in _DOUBLE_PUMPED else AVX512
+        family = _AVX512_FAMILIES.get(str(resolved.attrs.get("mcpu", "")), AVX512)
         pairs = bool(has("avx512bf16", resolved))
         matrices = pairs and uses_tiles(resolved)
         return replace(family, multiplies_pairs=pairs, multiplies_matrices=matrices)

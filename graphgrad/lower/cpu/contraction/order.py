@@ -267,11 +267,12 @@ class _Planner:
         """
         if self._is_symbolic:
             return [], terms
-        reused_bytes = self._panel_bytes(terms)
+        reused_bytes, kept_bytes = self._panel_bytes(terms), self._costs.near_bytes
         # A part computes all tiles of the result, so all that it reads of both factors is reused.
         if in_parts:
             reused_bytes = sum(self._factor_bytes(axes, terms) for axes in self._both)
-        block_count = ceil_div(reused_bytes, self._costs.near_bytes)
+            kept_bytes = self._costs.part_bytes
+        block_count = ceil_div(reused_bytes, kept_bytes)
         if block_count == 1:
             return [], terms
         long_enough = [

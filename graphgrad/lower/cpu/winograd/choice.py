@@ -172,14 +172,21 @@ def _convolution_blocks(conv: Convolution, step: int, panel: Panel, costs: Winog
     images = conv.images
     tiles_down, tiles_across = -(-conv.rows // step), -(-conv.columns // step)
     products = (step + TAPS - 1) ** 2
-    # Weights whose factors do not fit the shared cache are transformed panel by panel, and each
-    # panel is multiplied with all tiles at once, so that its factors are computed once.
-    if products * _FLOAT32_BYTES * images.channels * conv.filters > costs.shared_bytes:
+    bytes_per_channel = products * _FLOAT32_BYTES
+    weight_bytes = bytes_per_channel * images.channels * conv.filters
+    data_bytes = bytes_per_channel * images.channels * images.count * tiles_down * tiles_across
+    # Weights that fit a core's cache, of which an image block takes half, stay beside the block.
+    is_streamed = weight_bytes > 2 * costs.image_block_bytes
+    # Weights whose factors do not fit the shared cache, or are many beside those of the data, are
+    # transformed panel by panel, and each panel is multiplied with all tiles at once, so that its
+    # factors are computed once.
+    if weight_bytes > costs.shared_bytes or (
+        is_streamed and data_bytes <= costs.reread_share * weight_bytes
+    ):
         return Blocks(depth=_divisor(images.channels, costs.depth_channels, panel.lanes))
-    bytes_per_row = products * _FLOAT32_BYTES * (images.channels + conv.filters) * tiles_across
-    max_rows = min(
-        costs.image_block_bytes // bytes_per_row, images.count * tiles_down // _MIN_PARALLEL_PARTS
-    )
+    bytes_per_row = bytes_per_channel * (images.channels + conv.filters) * tiles_across
+    block_bytes = costs.streamed_block_bytes if is_streamed else costs.image_block_bytes
+    max_rows = min(block_bytes // bytes_per_row, images.count * tiles_down // _MIN_PARALLEL_PARTS)
     return _blocks(images.count, tiles_down, max_rows)
 
 

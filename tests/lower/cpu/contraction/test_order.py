@@ -1,11 +1,12 @@
 """The loops around tiles: what is parallel, what is cut, what is copied."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from graphgrad.lower.cpu.contraction import plan
-from graphgrad.lower.cpu.tuning import Processor
+from graphgrad.lower.cpu.tuning import ContractionCosts, Processor
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import (
     Kernel,
@@ -83,6 +84,18 @@ def test_panels_that_exceed_the_cache_are_read_in_blocks():
     chosen = plan_of(product(64, 2048, 1 << 15))
     (block,) = chosen.blocks
     assert block.step * chosen.width * 4 <= 1 << 20
+
+
+def test_blocks_of_parts_have_a_bound_of_their_own():
+    """All tiles of a part read both factors again, and what is near serves one panel."""
+    near = ContractionCosts(near_bytes=1 << 20, part_bytes=3 << 16)
+    unit = replace(UNIT, contraction=near)
+    kernel = Kernel(weight_gradient(8, 28, 64, 64, 1))
+    chosen = plan(kernel.contraction, unit, kernel.result_store)
+    assert chosen.parts and chosen.blocks
+    assert math.prod(loop.trips for loop in chosen.terms) * (64 + 64) * 4 <= 3 << 16
+    kernel = Kernel(product(1024, 1024, 1024))
+    assert plan(kernel.contraction, unit, kernel.result_store).blocks == ()
 
 
 def test_windows_are_outside_and_long_sums_inside():

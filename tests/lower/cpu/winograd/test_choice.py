@@ -1,20 +1,24 @@
 """Which layers are filtered, with which tiles: what measurements have shown."""
 
+from dataclasses import replace
+
 import pytest
 
-from graphgrad.lower.cpu.tuning import Processor
+from graphgrad.lower.cpu.tuning import ZEN5, Processor, WinogradCosts
 from graphgrad.lower.cpu.winograd.choice import choose_convolution, choose_weight_gradient
 from graphgrad.lower.cpu.winograd.forward import Convolution
 from graphgrad.lower.cpu.winograd.transforms import Images
 from graphgrad.lower.cpu.winograd.weight import WeightGradient
 
 UNIT = Processor(vector_bytes=64, registers=32)
+HALF_MEGABYTE = WinogradCosts(image_block_bytes=1 << 19, streamed_block_bytes=1 << 19)
+LARGER_IF_STREAMED = replace(HALF_MEGABYTE, streamed_block_bytes=5 << 17)
 
 
-def convolution(count, size, channels, filters=None):
+def convolution(count, size, channels, filters=None, unit=UNIT):
     images = Images(None, 1, 1, count, size, size, channels)
     conv = Convolution(images, size, size, filters or channels, False, None, None)
-    return choose_convolution(conv, UNIT)
+    return choose_convolution(conv, unit)
 
 
 def weight_gradient(count, size, channels, filters=None):
@@ -73,3 +77,26 @@ def test_blocks_are_whole(choose, layer):
 def test_a_block_for_each_of_many_threads():
     blocks = convolution(8, 8, 32).blocks
     assert 8 // blocks.images * (2 // blocks.rows) >= 8
+
+
+def tiles_in_block(blocks, size):
+    return blocks.images * blocks.rows * -(-size // 4)
+
+
+def test_weights_that_are_read_for_each_block_have_larger_blocks():
+    near, streamed = (
+        replace(UNIT, winograd=costs) for costs in (HALF_MEGABYTE, LARGER_IF_STREAMED)
+    )
+    for layer, gains in (((32, 8, 256), True), ((8, 14, 256), True), ((32, 32, 64), False)):
+        counts = [
+            tiles_in_block(convolution(*layer, unit=unit).blocks, layer[1])
+            for unit in (near, streamed)
+        ]
+        assert (counts[1] > counts[0]) == gains
+
+
+def test_few_data_are_read_again_for_each_panel_of_many_weights():
+    assert convolution(4, 14, 256, unit=ZEN5).blocks.depth == 128
+    assert convolution(8, 14, 256, unit=ZEN5).blocks.images
+    assert convolution(1, 28, 64, unit=ZEN5).blocks.images  # few weights as well
+    assert convolution(4, 14, 256).blocks.images
