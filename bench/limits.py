@@ -3,9 +3,9 @@
     python bench/step.py --json --models … --contenders graphgrad,torch,… > step.json
     python bench/limits.py step.json […]
 
-The second lowers the ratios in `limits.json` to those that the results have reached, where the
-machine was quiet and torch's compiler competed; it never raises one. `step.py` compares with them.
-The goals there are the project's.
+The second lowers the ratios in `limits.json`, by processor, to those that the results have reached,
+where the machine was quiet and torch's compiler competed; it never raises one. `step.py` compares
+with them. The goals there are the project's, on every processor.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class Reached:
     is_quiet: bool
     is_compiled: bool
 
-    def verdict(self, limit: Mapping[str, float]) -> str:
+    def verdict(self, limit: Mapping[str, Any], processor: str) -> str:
         """A line that compares with the limit and with the goal, where there are any."""
         parts = [f"{self.model}: {self.ratio:.2f} of the time of {self.best}"]
-        if "ratio" in limit:
-            is_within = self.ratio <= SLACK * limit["ratio"]
-            parts.append(f"{'within' if is_within else 'SHORT of'} {limit['ratio']:.2f}")
+        lowest = limit.get("ratio", {}).get(processor)
+        if lowest is not None:
+            is_within = self.ratio <= SLACK * lowest
+            parts.append(f"{'within' if is_within else 'SHORT of'} {lowest:.2f}")
         if "goal" in limit:
             parts.append(f"goal {limit['goal']:.2f} {self._of_goal(limit['goal'])}")
         return ", ".join(parts)
@@ -79,17 +80,26 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
     settings = result["settings"]
     if any(settings.get(name) is not None for name in ("isa", "batch", "width")):
         return []
-    limits = read()
-    return [each.verdict(limits.get(each.model, {})) for each in reached(result["models"])]
+    limits, processor = read(), result["mcpu"]
+    return [
+        each.verdict(limits.get(each.model, {}), processor) for each in reached(result["models"])
+    ]
 
 
-def ratcheted(limits: Mapping[str, Any], found: Iterator[Reached]) -> dict[str, Any]:
-    """The limits, lowered to what was reached."""
-    lowered = {model: dict(limit) for model, limit in limits.items()}
+def ratcheted(
+    limits: Mapping[str, Any], found: Iterator[Reached], processor: str
+) -> dict[str, Any]:
+    """The limits, lowered to what was reached on a processor, as LLVM names it."""
+    lowered = dict(limits)
     for each in found:
         if each.is_quiet and each.is_compiled:
-            limit = lowered.setdefault(each.model, {})
-            limit["ratio"] = min(round(each.ratio, 3), limit.get("ratio", math.inf))
+            limit = lowered.get(each.model, {})
+            ratios = limit.get("ratio", {})
+            lowest = min(round(each.ratio, 3), ratios.get(processor, math.inf))
+            lowered[each.model] = {
+                **limit,
+                "ratio": dict(sorted({**ratios, processor: lowest}.items())),
+            }
     return dict(sorted(lowered.items()))
 
 
@@ -109,7 +119,7 @@ def main() -> None:
         for line in verdicts(result):
             print(line)
         if verdicts(result):
-            limits = ratcheted(limits, reached(result["models"]))
+            limits = ratcheted(limits, reached(result["models"]), result["mcpu"])
     lines = [f"  {json.dumps(model)}: {json.dumps(limit)}" for model, limit in limits.items()]
     LIMITS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

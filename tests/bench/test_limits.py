@@ -10,7 +10,7 @@ def entry(quiet=True, **milliseconds):
 
 
 def result(models, **settings):
-    return {"models": models, "settings": settings}
+    return {"models": models, "settings": settings, "mcpu": "znver4"}
 
 
 def test_the_best_of_torch_is_what_counts():
@@ -28,14 +28,15 @@ def test_the_best_of_torch_is_what_counts():
     "limit, words",
     [
         ({}, []),
-        ({"ratio": 0.72}, ["within 0.72"]),
-        ({"ratio": 0.7, "goal": 0.75}, ["SHORT of 0.70", "goal 0.75 reached"]),
+        ({"ratio": {"znver4": 0.72}}, ["within 0.72"]),
+        ({"ratio": {"znver5": 0.72}}, []),
+        ({"ratio": {"znver4": 0.7}, "goal": 0.75}, ["SHORT of 0.70", "goal 0.75 reached"]),
         ({"goal": 0.7}, ["goal 0.70 not reached"]),
     ],
 )
 def test_what_is_said_of_a_ratio(limit, words):
     (found,) = limits.reached({"a": entry(graphgrad=6.0, torch=8.0)})
-    assert found.verdict(limit).split(", ")[1:] == words
+    assert found.verdict(limit, "znver4").split(", ")[1:] == words
 
 
 def test_only_models_as_they_stand_are_compared():
@@ -46,7 +47,11 @@ def test_only_models_as_they_stand_are_compared():
 
 
 def test_the_ratchet_only_falls_and_only_by_full_results():
-    before = {"a": {"goal": 0.5, "ratio": 0.6}, "b": {"ratio": 0.8}, "c": {"ratio": 0.9}}
+    before = {
+        "a": {"goal": 0.5, "ratio": {"znver4": 0.6}},
+        "b": {"ratio": {"znver4": 0.8, "znver5": 0.1}},
+        "c": {"ratio": {"znver4": 0.9}},
+    }
     models = {
         "a": entry(graphgrad=7.0, torch=9.0, torch_compile=10.0),
         "b": entry(graphgrad=7.0, torch=14.0, torch_compile=10.0),
@@ -54,8 +59,12 @@ def test_the_ratchet_only_falls_and_only_by_full_results():
         "d": entry(graphgrad=1.0, torch=4.0, torch_compile=4.0),
         "e": entry(False, graphgrad=1.0, torch=4.0, torch_compile=4.0),
     }
-    after = limits.ratcheted(before, limits.reached(models))
-    assert after == {**before, "b": {"ratio": 0.7}, "d": {"ratio": 0.25}}
+    after = limits.ratcheted(before, limits.reached(models), "znver4")
+    assert after == {
+        **before,
+        "b": {"ratio": {"znver4": 0.7, "znver5": 0.1}},
+        "d": {"ratio": {"znver4": 0.25}},
+    }
 
 
 def test_every_model_has_a_limit_and_the_file_is_as_the_ratchet_writes_it(tmp_path, monkeypatch):
