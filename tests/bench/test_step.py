@@ -109,6 +109,7 @@ def test_report_names_failures_and_loaded_machines(step):
         {
             "models": {"net": entry},
             "machine": {"processor": "P", "cores": 2, "python": "3"},
+            "mcpu": "znver4",
             "settings": {"threads": 2},
         }
     )
