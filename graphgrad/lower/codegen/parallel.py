@@ -219,11 +219,9 @@ def _by_lowering(mod: tvm.IRModule, is_seen: bool) -> dict[_Lowering, Kernels]:
 def _lowering_of(nodes: list[Any], is_seen: bool) -> _Lowering:
     """How to lower a kernel with some nodes among those of `_TELLING`."""
     binds = any(isinstance(node, prim.Let) for node in nodes)
-    if is_seen and not binds:
-        return _Lowering(True, binds, ())
-    # What a `Let` binds may be bound twice, until a pass renames it: those keep all passes.
-    if binds:
-        return _Lowering(False, binds, ())
+    # What a `Let` binds may be bound twice, until a pass renames it: that needs the others.
+    if binds or is_seen:
+        return _Lowering(not binds, binds, ())
     needless = []
     if not any(map(_allocates, nodes)):
         needless.append("s_tir.CompactBufferAllocation")

@@ -215,8 +215,8 @@ are not known to be otherwise."""
 ZEN5 = replace(
     AVX512,
     contraction=replace(AVX512.contraction, near_bytes=5 << 17, part_bytes=3 << 16),
-    winograd=WinogradCosts(
-        tap_move_cost=15,
+    winograd=replace(
+        AVX512.winograd,
         shared_bytes=12 << 20,
         streamed_block_bytes=5 << 17,
         reread_share=0.25,

@@ -11,8 +11,6 @@ from graphgrad.lower.cpu.winograd.transforms import Images
 from graphgrad.lower.cpu.winograd.weight import WeightGradient
 
 UNIT = Processor(vector_bytes=64, registers=32)
-HALF_MEGABYTE = WinogradCosts(image_block_bytes=1 << 19, streamed_block_bytes=1 << 19)
-LARGER_IF_STREAMED = replace(HALF_MEGABYTE, streamed_block_bytes=5 << 17)
 
 
 def convolution(count, size, channels, filters=None, unit=UNIT):
@@ -84,13 +82,11 @@ def tiles_in_block(blocks, size):
 
 
 def test_weights_that_are_read_for_each_block_have_larger_blocks():
-    near, streamed = (
-        replace(UNIT, winograd=costs) for costs in (HALF_MEGABYTE, LARGER_IF_STREAMED)
-    )
+    larger = replace(UNIT, winograd=WinogradCosts(streamed_block_bytes=5 << 17))
     for layer, gains in (((32, 8, 256), True), ((8, 14, 256), True), ((32, 32, 64), False)):
         counts = [
             tiles_in_block(convolution(*layer, unit=unit).blocks, layer[1])
-            for unit in (near, streamed)
+            for unit in (UNIT, larger)
         ]
         assert (counts[1] > counts[0]) == gains
 
